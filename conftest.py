@@ -13,6 +13,7 @@ pytest_plugins = ["tests.kit.fixtures", "tests.sharing", "tests.tiers"]
 
 def pytest_configure(config: pytest.Config) -> None:
     _hear_signals()
+    config.pluginmanager.register(_ToldAtOnce(config))
     if config.pluginmanager.hasplugin("hypothesispytest"):
         from hypothesis import settings
         from kurma_testing.graphs import examples
@@ -20,6 +21,23 @@ def pytest_configure(config: pytest.Config) -> None:
         # How long one example takes is the machine's business: on a busy one, any may take long.
         settings.register_profile("kurma", deadline=None, max_examples=examples(25))
         settings.load_profile("kurma")
+
+
+class _ToldAtOnce:
+    """Prints why a test failed when it fails: a run that is cut off prints no summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if terminal is None or report.outcome not in ("failed", "rerun"):
+            return
+        terminal.ensure_newline()
+        terminal.write_line(f"{report.nodeid}: {report.when} {report.outcome} after {report.duration:.0f} s")
+        terminal.write_line(report.longreprtext[-4000:])
+        terminal.flush()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

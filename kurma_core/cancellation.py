@@ -195,21 +195,23 @@ class phase:
     progress, which the operation's caller shows.
 
     :param what: for people: ``removing web``.
-    :param total: number of files; None: it is not counted.
+    :param total: number of what is counted; None: it is not known.
+    :param kind: what is counted: ``files`` or ``bytes``.
     """
 
-    __slots__ = ("_operation", "_outer", "_total", "_what")
+    __slots__ = ("_kind", "_operation", "_outer", "_total", "_what")
 
-    def __init__(self, what: str, total: int | None = None) -> None:
+    def __init__(self, what: str, total: int | None = None, kind: str = "files") -> None:
         self._what = what
         self._total = total
+        self._kind = kind
 
     def __enter__(self) -> None:
         operation = self._operation = current()
         self._outer = operation.report
         operation.report = operation.reporter() if operation.reporter is not None else None
         if operation.report is not None:
-            operation.report.start(self._what, self._total, "files")
+            operation.report.start(self._what, self._total, self._kind)
 
     def __exit__(self, *_: object) -> None:
         report, self._operation.report = self._operation.report, self._outer
@@ -218,9 +220,9 @@ class phase:
 
 
 def step(count: int = 1) -> None:
-    """Reports that files of the present :class:`phase` are done. Cheap; without a phase, does nothing.
+    """Reports progress of the present :class:`phase`. Cheap; without a phase, does nothing.
 
-    :param count: number of files and directories since the last call.
+    :param count: number of files and directories, or of bytes, since the last call.
     """
     report = _CURRENT.get().report
     if report is not None:
@@ -250,15 +252,22 @@ class CancellationFd:
         return self._operation.cancelled
 
     def __enter__(self) -> CancellationFd:
-        self._waking.__enter__()
+        try:
+            self._waking.__enter__()
+        except Cancelled:
+            self._close()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._close()
+        self._waking.__exit__(kind, error, trace)
+
+    def _close(self) -> None:
         self._read.close()
         self._write.close()
-        self._waking.__exit__(kind, error, trace)
 
 
 def wait_readable(timeout: float | None, *those: HasFileno | None) -> None:

@@ -268,6 +268,14 @@ class VolumeError(PodError):
     """A volume cannot be mounted: no source, a link in its path, overlapping targets."""
 
 
+class VolumeNotFoundError(VolumeError):
+    """There is no named volume of that name."""
+
+
+class VolumeStateError(VolumeError):
+    """A named volume exists with other properties, or pods use it."""
+
+
 class IdRangeError(PodError):
     """No range of ids is free for the pod's user namespace, or another pod has the range."""
 
@@ -286,6 +294,18 @@ class NetworkError(PodError):
 
 class NetworkNotFoundError(NetworkError):
     """There is no network of that name."""
+
+
+class SecretError(KurmaError):
+    """A secret cannot be used. ``data``: ``secret``. No error has a secret's value."""
+
+
+class SecretNotFoundError(SecretError):
+    """There is no secret of that name."""
+
+
+class SecretExistsError(SecretError):
+    """There is a secret of that name already."""
 
 
 class StagerError(PodError):

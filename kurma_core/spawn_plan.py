@@ -90,6 +90,8 @@ class File:
     target: str
     content: bytes
     mode: int = 0o644
+    uid: int = 0
+    gid: int = 0
 
 
 @frozen
@@ -165,6 +167,8 @@ class SpawnPlan:
         other one is closed.
     :param parent_death_signal: sent to the program when its parent (the caller's main thread) ends.
     :param child_of_caller: the program becomes the caller's child, which then can and must wait for it.
+    :param fork_server: if a fork server with this key runs (:meth:`Starter.keep_fork_server`), it forks the
+        process, and nothing is executed. The plan then has a root, the user root, and no other namespaces.
     """
 
     argv: tuple[str, ...]
@@ -183,6 +187,7 @@ class SpawnPlan:
     parent_death_signal: int | None = None
     child_of_caller: bool = True
     hostname: str | None = None
+    fork_server: str = ""
 
 
 @frozen
@@ -228,6 +233,16 @@ class Starter(Protocol):
 
     def start(self, plan: SpawnPlan) -> Started:
         """:raises CommandNotFoundError, CommandNotExecutableError, HostError: it could not be started."""
+        ...
+
+    def keep_fork_server(self, key: str, plan: SpawnPlan) -> None:
+        """Starts a fork server: a program that loads its modules, and then forks on request. It gets the requests
+        on descriptor 6, and ends with the caller. There is one at most: one with another key is ended, also if the
+        new one cannot be started. After three failures in a row with one key, the call does nothing.
+
+        :param key: a digest of the program. If a fork server with this key runs, the call does nothing.
+        :raises CommandNotFoundError, CommandNotExecutableError, HostError: it could not be started.
+        """
         ...
 
     def enter(self, plan: EnterPlan) -> Started:

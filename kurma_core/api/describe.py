@@ -27,6 +27,7 @@ _PLACES = {
     "app": "name of an app of the pod",
     "image": "ID, unique prefix of one, or name with labels",
     "network": "name of the network",
+    "volume": "name of the volume",
     "stager": "name that pods may ask for",
     "key": "fingerprint of the key, or its beginning or end",
     "answer": "the id of what was asked",

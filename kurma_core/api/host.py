@@ -8,15 +8,16 @@ from kurma_core.schema import Count, JsonValue, Pid, Timestamp, Whole, Words
 from kurma_core.value import field, frozen
 
 #: Subjects of events.
-SUBJECTS = ("pod", "app", "image", "daemon")
+SUBJECTS = ("pod", "app", "image", "volume", "daemon")
 #: Kinds of events by subject.
 KINDS: Mapping[str, tuple[str, ...]] = {
     "pod": (
         *("prepared", "starting", "running", "stopping", "stopped", "errored"),
         *("restarting", "adopted", "removed"),
     ),
-    "app": ("created", "started", "stopped", "removed"),
+    "app": ("created", "started", "healthy", "unhealthy", "stopped", "removed"),
     "image": ("fetched", "removed"),
+    "volume": ("created", "removed"),
     "daemon": ("started", "reloaded", "reload-refused", "ended"),
 }
 
@@ -373,17 +374,33 @@ class HostInfo(JsonValue):
 
 
 @frozen
+class SecretInfo(JsonValue):
+    """One secret. It never has the value.
+
+    :param name: name of the secret.
+    :param changed_at: when it was created, or its value was replaced.
+    :param pods: names of the pods that name it, running or not.
+    """
+
+    JSON_NAME = "Secret"
+
+    name: str
+    changed_at: Timestamp
+    pods: tuple[str, ...] = ()
+
+
+@frozen
 class Event(JsonValue):
     """An event.
 
     :param seq: number of the event; numbers increase, and a gap means discarded events.
     :param at: when it happened.
     :param subject: the kind of thing that it is about.
-    :param kind: ``fetched`` is of an image, ``created`` is of an app, ``reloaded``, ``reload-refused`` and
-        ``ended`` are of the daemon, ``started`` is of an app or the daemon, ``stopped`` is of a pod or an app,
-        ``removed`` is of a pod, an app or an image, and any other is of a pod.
-    :param id: the UUID of the pod, or of the app's pod; the image's ID; null: the daemon's.
-    :param name: the pod's, the app's, the image's; empty if it is not known any more.
+    :param kind: ``fetched`` is of an image, ``created`` is of an app or a volume, ``reloaded``,
+        ``reload-refused`` and ``ended`` are of the daemon, ``started`` is of an app or the daemon, ``stopped`` is
+        of a pod or an app, ``removed`` is of a pod, an app, an image or a volume, and any other is of a pod.
+    :param id: the UUID of the pod, or of the app's pod; the image's ID; null: a volume's or the daemon's.
+    :param name: the pod's, the app's, the image's, the volume's; empty if it is not known any more.
     :param detail: ``exitCode``, ``reason`` of a pod or an app that has ended, ``pod`` and ``instance`` of an app,
         ``trust`` of an image, ``pid``, ``version`` of a daemon, ``changed`` and ``problems`` of its reload.
     """

@@ -46,7 +46,7 @@ else:
 
     Action = Words("added", "refreshed", "unmasked", "removed", "masked")
     ImageManifest = Parsed("kurma_core.appc.image.ImageManifest")
-    KeptKind = Words("pod", "image", "layer", "archive", "tree", "download", "leftover")
+    KeptKind = Words("pod", "volume", "image", "layer", "archive", "tree", "download", "leftover")
     KeyState = Words("valid", "expired", "revoked", "unusable")
     Lapse = Words("unknown", "revoked")
     PullPolicy = _PullPolicy(*PULLS)
@@ -105,6 +105,21 @@ class ImageId(JsonValue):
     JSON_NAME = "ImageId"
 
     id: str
+
+
+@frozen
+class ImagePushed(JsonValue):
+    """An image that was written to a file or a registry.
+
+    :param id: the image. :param locator: its destination.
+    :param digest: ``sha256:…``, which identifies the image at its destination.
+    """
+
+    JSON_NAME = "ImagePushed"
+
+    id: str
+    locator: str
+    digest: str
 
 
 @frozen
@@ -218,7 +233,7 @@ class DiskUse(JsonValue):
     :param kind: their kind.
     :param count: their number. :param active: number in use.
     :param size: bytes on disk of all of them.
-    :param reclaimable: bytes on disk that ``kurma system prune --all`` would free now.
+    :param reclaimable: bytes on disk that ``kurma system prune --all --volumes`` would free now.
     """
 
     JSON_NAME = "DiskUse"

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         NetworkInfo,
         PluginInfo,
         ReloadReport,
+        SecretInfo,
         StagerInfo,
         Version,
     )
@@ -48,14 +49,27 @@ if TYPE_CHECKING:
         ImageId,
         ImageListing,
         ImagePage,
+        ImagePushed,
         ImageRendered,
         Key,
         PullPolicy,
+        Removal,
         StoreUse,
         TrustChange,
         TrustedKey,
     )
-    from kurma_core.api.pods import Collected, EnterRequest, LogLine, PodRequest, Process, Pruned, Usage
+    from kurma_core.api.pods import (
+        Collected,
+        EnterRequest,
+        HealthRun,
+        LogLine,
+        PodRequest,
+        Process,
+        Pruned,
+        Usage,
+        WaitCondition,
+    )
+    from kurma_core.api.volumes import OwnerId, VolumeInfo
     from kurma_core.models.image import FetchCredentials, ImageRecord
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.streams import LogText, Stdio
@@ -98,12 +112,16 @@ else:
 #: Modules of types.
 _WHERE = {
     "AppOverrides AppRow PodRequest EnterRequest Exit Usage Process Collected LogLine": "kurma_core.api.pods",
+    "HealthRun RootChange WaitCondition": "kurma_core.api.pods",
     "ListedImage ImagePage ImageChecked ImageGc ImageId ImageRendered ImageSigned": "kurma_core.api.images",
+    "ImagePushed": "kurma_core.api.images",
     "ImageVerified HostImage PullPolicy Key StoreUse TrustChange TrustedKey DiskUse": "kurma_core.api.images",
+    "Removal": "kurma_core.api.images",
     "Pruned": "kurma_core.api.pods",
     "CheckLine ErrorBody Event EventKind EventSubject Health HostCheckInfo HostInfo": "kurma_core.api.host",
     "IsolatorInfo NetworkFinding NetworkInfo PluginInfo PluginPage ReloadReport": "kurma_core.api.host",
-    "StagerInfo Version": "kurma_core.api.host",
+    "SecretInfo StagerInfo Version": "kurma_core.api.host",
+    "OwnerId VolumeInfo": "kurma_core.api.volumes",
     "FetchCredentials": "kurma_core.models.image",
     "ImageRecord": "kurma_core.models.image",
     "PodRecord": "kurma_core.models.pod",
@@ -444,16 +462,27 @@ class Api:
         """
 
     @operation("POST", "/v1/pods/{pod}/kill", name="pod_kill")
-    def kill(self, pod: str, signal: SignalNumber = 15, app: str | None = None) -> None:
+    def kill(self, pod: str, signal: SignalNumber = 15, app: str | None = None, *, managed: bool = False) -> None:
         """Send a signal to the apps of a pod.
 
         :param signal: number of the signal
         :param app: send the signal to this app only
+        :param managed: do it also if a program manages the pod, as that program itself does
         """
 
     @operation("GET", "/v1/pods/{pod}/wait", name="pod_wait", rights="read", given_up=True, lasts=True)
-    def wait(self, pod: str) -> PodRecord:
-        """Wait until a pod ends."""
+    def wait(self, pod: str, *, condition: WaitCondition = "ended") -> PodRecord:
+        """Wait until a pod ends, or has a health.
+
+        :param condition: ``ended``, or the health that the pod must have; an error, if it ends before
+        """
+
+    @operation("POST", "/v1/pods/{pod}/healthcheck", name="pod_healthcheck", given_up=True)
+    def healthcheck(self, pod: str, app: str | None = None) -> HealthRun:
+        """Run the health check of an app now, and record its result.
+
+        :param app: the app; required if several apps of the pod have a health check
+        """
 
     @operation("POST", "/v1/pods/gc", name="pod_gc")
     def gc(self, *, grace: Seconds = 1800.0, dry_run: bool = False) -> Collected:
@@ -639,11 +668,13 @@ class Api:
         """
 
     @operation("POST", "/v1/pods/{pod}/apps/{app}/reopen-log")
-    def app_reopen_log(self, pod: str, app: str) -> None:
+    def app_reopen_log(self, pod: str, app: str, *, managed: bool = False) -> None:
         """Go on with a new log file of an app, after the caller has renamed the present one.
 
         When it returns, the new file exists, and the old one gets nothing more. It is for apps whose logs are in
         the pod's log directory.
+
+        :param managed: do it also if a program manages the pod, as that program itself does
         """
 
     @operation("POST", "/v1/pods/{pod}/apps/{app}/update", body="AppUpdate")
@@ -680,6 +711,7 @@ class Api:
         insecure: Collection[Nonempty] = (),
         credentials: FetchCredentials | None = None,
         manager: Nonempty | None = None,
+        built: bool = False,
         progress: Progress | None = None,
     ) -> ImageRecord:
         """Fetch an image.
@@ -688,6 +720,8 @@ class Api:
         :param credentials: credentials for the image's source, for this fetch only; null: this machine's
         :param manager: the program that manages the image from now on: garbage collection keeps the image until
             ``image_release``
+        :param built: the image is a file of layers that a program has just built on this machine; it is
+            signed with the key of images built here, so that its name finds it
         """
 
     @operation("POST", "/v1/images/upload", takes=ARCHIVE, query=(_FILE_NAME,), given_up=True)
@@ -735,6 +769,22 @@ class Api:
     @operation("POST", "/v1/images/{image}/extract", body="Directory", given_up=True)
     def image_extract(self, image: str, directory: Path) -> ImageId:
         """Extract an image's root filesystem into a directory of the host, and return the image's ID."""
+
+    @operation("POST", "/v1/images/{image}/push", body="ImageDestination", given_up=True)
+    def image_push(
+        self,
+        image: str,
+        locator: Nonempty | None = None,
+        *,
+        insecure: Collection[Nonempty] = (),
+        credentials: FetchCredentials | None = None,
+    ) -> ImagePushed:
+        """Write an image to a registry, or to a file of the host.
+
+        :param locator: the destination: an address that a fetcher can write to; null: where the image came from
+        :param insecure: checks to relax: ``tls``, ``http``.
+        :param credentials: credentials for the destination, for this operation only; null: this machine's
+        """
 
     @operation("DELETE", "/v1/images/{image}", name="image_remove")
     def image_rm(self, image: str, *, dry_run: bool = False, managed: bool = False) -> ImageGc:
@@ -821,6 +871,73 @@ class Api:
     def network_rm(self, network: str) -> None:
         """Remove a network's bridge and rules from the host."""
 
+    # -- secrets --
+
+    @operation("GET", "/v1/secrets", name="secrets", rights="read")
+    def secrets_list(self) -> list[SecretInfo]:
+        """List secrets, without their values."""
+
+    @operation("GET", "/v1/secrets/{secret}", rights="read")
+    def secret(self, secret: str) -> SecretInfo:
+        """Show a secret, without its value."""
+
+    @operation("POST", "/v1/secrets", body="SecretWish")
+    def secret_create(self, name: Nonempty, value: Nonempty, *, replace: bool = False) -> SecretInfo:
+        """Create a secret. No operation returns its value.
+
+        :param value: the value in base64: at most 512 KiB of any bytes
+        :param replace: replace an existing secret
+        """
+
+    @operation("DELETE", "/v1/secrets/{secret}", name="secret_remove")
+    def secret_rm(self, secret: str, *, force: bool = False) -> None:
+        """Remove a secret.
+
+        :param force: do it also if pods name it; they cannot start again then
+        """
+
+    # -- volumes --
+
+    @operation("GET", "/v1/volumes", name="volumes", rights="read")
+    def volumes_list(self) -> list[VolumeInfo]:
+        """List named volumes."""
+
+    @operation("GET", "/v1/volumes/{volume}", rights="read")
+    def volume(self, volume: str) -> VolumeInfo:
+        """Show a named volume."""
+
+    @operation("POST", "/v1/volumes", body="VolumeWish")
+    def volume_create(
+        self,
+        name: Nonempty,
+        *,
+        uid: OwnerId | None = None,
+        gid: OwnerId | None = None,
+        mode: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> VolumeInfo:
+        """Create a named volume. One that exists with this owner, mode and labels is left as it is.
+
+        :param uid: owner of its directory; null: as the first image at its place has it, or 0
+        :param gid: group of its directory; null: the number of ``uid``
+        :param mode: of its directory, in octal digits; null: as the first image at its place has it, or 0755
+        """
+
+    @operation("DELETE", "/v1/volumes/{volume}", name="volume_remove")
+    def volume_rm(self, volume: str, *, force: bool = False) -> None:
+        """Remove a named volume that no pod uses, with its files.
+
+        :param force: succeed also if there is no such volume
+        """
+
+    @operation("POST", "/v1/volumes/prune", body="VolumePruneWish", body_needed=False)
+    def volume_prune(self, *, only: Collection[str] | None = None, dry_run: bool = False) -> list[Removal]:
+        """Remove named volumes that no pod uses, with their files.
+
+        :param only: remove only volumes of these names; null: all
+        :param dry_run: only report what would be done
+        """
+
     # -- the host --
 
     @operation("GET", "/v1/stagers", rights="read")
@@ -877,16 +994,18 @@ class Api:
         self,
         *,
         all: bool = False,
+        volumes: bool = False,
         grace: Seconds = 0.0,
         only: Collection[str] | None = None,
         dry_run: bool = False,
     ) -> Pruned:
-        """Remove ended pods, what crashes left, and unused images, trees and downloads.
+        """Remove ended pods, what crashes left, and unused images, trees and downloads; on request, volumes.
 
         :param all: every image that no pod uses; else only those that a newer one has replaced
-        :param grace: keep what ended or was used less than this many seconds ago
-        :param only: of pods and of the image store remove only these, each as ``KIND/NAME`` of an earlier answer;
-            null: all
+        :param volumes: also every named volume that no pod uses, with its files
+        :param grace: keep what ended or was used less than this many seconds ago; no volume
+        :param only: of pods, volumes and the image store remove only these, each as ``KIND/NAME`` of an earlier
+            answer; null: all
         :param dry_run: only report what would be done
         """
 

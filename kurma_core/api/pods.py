@@ -6,8 +6,10 @@ from _collections_abc import Mapping  # without collections
 
 from kurma_core.api.images import ImageGc, PullPolicy, Removal
 from kurma_core.api.usage_details import InterfaceUsage, UsageDetails
-from kurma_core.appc.types import absolute_path, environment_name, nonempty
-from kurma_core.models.isolator import MAX_ID
+from kurma_core.appc.overrides import AppOverrides as AppOverrides
+from kurma_core.appc.overrides import DnsRequest as DnsRequest
+from kurma_core.appc.types import absolute_path, environment_name, nonempty, word
+from kurma_core.models.health import AppHealth, HealthResult
 from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.models.pod import REASONS, AppEnd, AppStatus, EtcContent, PodRecord
 from kurma_core.schema import (
@@ -22,7 +24,6 @@ from kurma_core.schema import (
     Pid,
     Seconds,
     Text,
-    Whole,
     Words,
     shape,
 )
@@ -35,17 +36,19 @@ if TYPE_CHECKING:
     from kurma_core.appc.template import PodTemplate
 
     AppState = str
-    GroupId = int
+    ChangeKind = str
     Nonempty = str
     OutputStream = str
     Path = str
+    WaitCondition = str
 else:
     PodTemplate = Parsed("kurma_core.appc.template.PodTemplate")
     AppState = Words("created", "starting", "running", "restarting", *REASONS)
-    GroupId = Whole(0, MAX_ID)
+    ChangeKind = Words("added", "changed", "deleted")
     Nonempty = Text(nonempty)
     OutputStream = Words("stdout", "stderr")
     Path = Text(absolute_path)
+    WaitCondition = Words("ended", "healthy", "unhealthy")
 
 
 class _Names(Maybe):
@@ -57,41 +60,12 @@ class _Names(Maybe):
         return super().read(value, path) or ()
 
 
-_ENVIRONMENT = Pairs(("name", "value"), Text(environment_name), str)
+_ENVIRONMENT = Pairs(("name", "value"), Text(environment_name), Text(word))
 _ISOLATORS = Pairs(("name", "value"), Nonempty, object)
 _HOSTS = Pairs(("address", "names"), Nonempty, _Names(List(shape(Nonempty), tuple)))
 
 
 # --- requests --------------------------------------------------------------------------------------------------
-
-
-@frozen
-class AppOverrides(JsonValue):
-    """Changes of one app's manifest by a request. Null and empty: as the image has it.
-
-    :param arguments: for an image whose conventions name an entrypoint, they follow it instead of ``exec``; for
-        any other, they are appended to ``exec``.
-    :param exec: replaces the whole command.
-    :param user: without a ``group``, the user has its own groups from the image's files, and none of the app's.
-    :param supplementary_gids: numbers of groups; added to the app's.
-    :param environment: added; replaces variables of the same name.
-    :param isolators: added; replaces isolators of the same name, and other forms of the same setting: a set to
-        retain replaces a set to remove, for example.
-    """
-
-    PARTIAL = True
-
-    arguments: tuple[str, ...] = ()
-    exec: tuple[str, ...] = ()
-    user: Nonempty | None = None
-    group: Nonempty | None = None
-    supplementary_gids: tuple[GroupId, ...] = field(default=(), key="supplementaryGIDs")
-    working_directory: Path | None = None
-    environment: tuple[tuple[str, str], ...] = field(default=(), shape=_ENVIRONMENT)
-    isolators: tuple[tuple[str, Any], ...] = field(default=(), shape=_ISOLATORS)
-
-    def __bool__(self) -> bool:
-        return self != AppOverrides()
 
 
 class _Overrides(Map):
@@ -107,31 +81,12 @@ class _Overrides(Map):
 
 
 @frozen
-class DnsRequest(JsonValue):
-    """Contents of ``/etc/resolv.conf``.
-
-    :param exact: these contents alone, as they are written: nothing from the networks or the host, no limit.
-    """
-
-    PARTIAL = True
-
-    nameservers: tuple[Nonempty, ...] = ()
-    search: tuple[Nonempty, ...] = ()
-    options: tuple[Nonempty, ...] = ()
-    exact: bool = False
-
-    @property
-    def by_name(self) -> dict[str, tuple[str, ...]]:
-        return {"nameservers": self.nameservers, "search": self.search, "options": self.options}
-
-
-@frozen
 class PodRequest(JsonValue):
     """A request for a pod: a template, and additions to it.
 
     :param template: the pod manifest, or a template of one, in which images may be locators.
     :param uuid: null: a new random one.
-    :param name: null: the first app's name and the head of the UUID.
+    :param name: null: the template's, else the first app's name and the head of the UUID.
     :param interactive: the app that gets the caller's standard input.
     :param terminal: the app that gets a terminal, besides those whose annotations say so.
     :param userns: ``none``, ``auto`` or ``UID:COUNT``; null: as the template's annotation says, else as
@@ -139,10 +94,11 @@ class PodRequest(JsonValue):
     :param ephemeral: remove the pod once it has ended.
     :param foreground: the pod is made to run in the foreground of a command; ``start`` and ``restart`` then run it
         there again.
-    :param overrides: by app.
+    :param overrides: by app; they replace those of the template.
     :param networks: null: as the template says, else the default ones.
     :param ports: added to the manifest's.
-    :param dns: null: from the networks, else the host's.
+    :param dns: null: the template's, else from the networks, else the host's.
+    :param hostname: null: the template's, else the pod's name.
     :param hosts: further lines of ``/etc/hosts``.
     :param isolators: for the pod: the caller's own word, as those of ``apps`` are.
     :param grants: powers that the caller gives to all that ask for them, spelt as in ``grants`` of ``kurma.yml``.
@@ -260,6 +216,22 @@ class AppRow(AppEnd):
 
 
 @frozen
+class HealthRun(JsonValue):
+    """A health check of an app that a caller has run.
+
+    :param app: name of the app. :param result: of the check.
+    :param health: the app's health with this result; null: the app has ended meanwhile, and the result does not
+        count.
+    """
+
+    JSON_NAME = "HealthRun"
+
+    app: str
+    result: HealthResult
+    health: AppHealth | None
+
+
+@frozen
 class Collected(JsonValue):
     """The result of a garbage collection, done or planned.
 
@@ -282,6 +254,7 @@ class Pruned(JsonValue):
     """Things that were pruned, or would be.
 
     :param pods: of pods, and what remained of them. :param images: of the image store.
+    :param volumes: named volumes.
     :param freed: bytes on disk of all of them.
     """
 
@@ -290,11 +263,12 @@ class Pruned(JsonValue):
 
     pods: Collected
     images: ImageGc
+    volumes: tuple[Removal, ...] = ()
 
     @property
     def removed(self) -> tuple[Removal, ...]:
-        """The pods, and the things of the image store."""
-        return (*self.pods.removed, *self.images.removed)
+        """The pods, the volumes, and the things of the image store."""
+        return (*self.pods.removed, *self.volumes, *self.images.removed)
 
     @property
     def freed(self) -> int:
@@ -405,3 +379,14 @@ class LogLine(JsonValue):
     stream: OutputStream
     partial: bool
     text: bytes
+
+
+@frozen
+class RootChange(JsonValue):
+    """A file of an app's root that differs from the app's image.
+
+    :param path: from the root. :param kind: what has happened to it.
+    """
+
+    path: str
+    kind: ChangeKind

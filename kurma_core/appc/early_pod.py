@@ -37,7 +37,16 @@ if TYPE_CHECKING:
 
 _LATE_OF_POD = ("ports", "userAnnotations", "userLabels", "networks", "kurma.io/uuid")
 _LATE_OF_APP = ("name", "image", "mounts", "readOnlyRootFS", "kurma.io/isolators")
-_LATE_OF_VOLUME = ("name", "recursive", "mode", "uid", "gid", "kurma.io/seed", "kurma.io/fulfills")
+_LATE_OF_VOLUME = (
+    "name",
+    "recursive",
+    "mode",
+    "uid",
+    "gid",
+    "kurma.io/seed",
+    "kurma.io/fulfills",
+    "kurma.io/volume",
+)
 
 
 def convert_pod(document: object, *, warn: Warn | None = None) -> PodTemplate:

@@ -9,6 +9,9 @@ from kurma_core.appc.types import ac_identifier
 from kurma_core.errors import ManifestError, UsageError
 from kurma_core.value import field, frozen
 
+#: Most characters of the name of an image that is made here, as registries have it. Names of other images may be
+#: longer.
+LONGEST_NAME = 255
 _HINT = "an image is a path, an address (SCHEME://…), or NAME[:VERSION][,label=value…]"
 
 

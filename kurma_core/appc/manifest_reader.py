@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from _collections_abc import Callable, Iterator, Mapping  # without collections
+from _collections_abc import Callable, Iterable, Iterator, Mapping  # without collections
 
 from kurma_core.errors import KurmaError, ManifestError
 from kurma_core.schema import Any_, Flag, List, Map, SchemaError, Text, Whole, child, describe, nearest
@@ -114,12 +114,16 @@ class Reader:
     def extra(self) -> dict[str, Json]:
         """Returns the keys that were not read, and warns about them. Call it last."""
         unknown = {key: value for key, value in self._raw.items() if key not in self._known}
-        if self.warn is not None:
-            for key in unknown:
-                near = nearest(key, self._known)
-                meant = f"; did you mean {near}?" if near else ""
-                self.warn(f"unknown key {self.at(key)}{_KEPT}{meant}")
+        for key in unknown:
+            self.warn_unknown(self.path, key, self._known)
         return unknown
+
+    def warn_unknown(self, path: str, key: str, known: Iterable[str]) -> None:
+        """Warns about an unknown key of the object at ``path``. :param known: the keys that it may have."""
+        if self.warn is not None:
+            near = nearest(key, known)
+            meant = f"; did you mean {near}?" if near else ""
+            self.warn(f"unknown key {child(path, key)}{_KEPT}{meant}")
 
 
 def refuse_unknown(warning: str) -> NoReturn:

@@ -27,12 +27,14 @@ from kurma_core.appc.image import (
 )
 from kurma_core.appc.manifest_reader import Reader, put, refuse_repeats, whole
 from kurma_core.errors import AppNotFoundError, ManifestError
-from kurma_core.schema import describe
+from kurma_core.schema import SchemaError, describe, shape
 from kurma_core.value import field, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kurma_core.appc.manifest_reader import Json, Warn
+    from kurma_core.appc.overrides import AppOverrides
+    from kurma_core.appc.secrets import AppSecret
 
 _OCTAL = frozenset("01234567")
 _SEED = "kurma.io/seed"
@@ -46,21 +48,30 @@ _RECURSIVE_READ_ONLY = "kurma.io/recursive-read-only"
 _IMAGE = "kurma.io/image"
 _SUB_PATH = "kurma.io/sub-path"
 _OPTIONS = "kurma.io/options"
+_NAMED = "kurma.io/volume"
 #: Options of a volume's mount.
 OPTIONS = ("noexec", "nosuid", "nodev")
 #: Whether later mounts below a host volume propagate: not at all, to the app, in both directions.
 PROPAGATIONS = ("private", "rslave", "rshared")
-_KINDS = ("host", "empty", "image")
+_KINDS = ("host", "empty", "image", "named")
+_A_KIND = '"host", "empty", "image" or "named"'
 _OF_HOST = ("source", "recursive", _IDMAP, _PROPAGATION, _CREATE, _RECURSIVE_READ_ONLY)
 _OF_EMPTY = ("mode", "uid", "gid", _SEED, _MEMORY, _SIZE)
 _OF_IMAGE = (_IMAGE, _SUB_PATH)
 #: Keys that a volume of a kind must not have.
 _FOREIGN = {
-    "host": (*_OF_EMPTY, *_OF_IMAGE),
-    "empty": (*_OF_HOST, *_OF_IMAGE, _OPTIONS),
-    "image": (*_OF_HOST, *_OF_EMPTY),
+    "host": (*_OF_EMPTY, _IMAGE, "volume"),
+    "empty": (*_OF_HOST, *_OF_IMAGE, _OPTIONS, "volume", _NAMED),
+    "image": (*_OF_HOST, *_OF_EMPTY, "volume", _NAMED),
+    "named": (*_OF_HOST, *_OF_EMPTY, _IMAGE, _NAMED),
 }
 _ISOLATORS = "kurma.io/isolators"
+#: Keys of a template's app that change one value of the image's app: those of
+#: :class:`kurma_core.appc.overrides.AppOverrides`.
+OVERRIDES = (
+    *("args", "exec", "user", "group", "supplementaryGIDs", "workingDirectory", "environment", "isolators"),
+    *("ports", "mountPoints", "eventHandlers"),
+)
 
 
 @frozen
@@ -90,7 +101,8 @@ class Volume:
     """A directory (or file) that apps mount.
 
     :param kind: ``host`` (``source`` on the host), ``empty`` (new, shared by the pod's apps, removed with the
-        pod) or ``image`` (the files of an image, read-only).
+        pod), ``image`` (the files of an image, read-only) or, only in a template, ``named`` (a directory that
+        Kurma keeps until it is removed by its name; in a manifest it is a host volume with ``volume``).
     :param recursive: of a host volume: mounts below ``source`` are included.
     :param mode: of an empty volume: octal digits; ``uid`` and ``gid`` own it.
     :param seed: of an empty volume that Kurma added: (app, path) of the directory in that app's image whose
@@ -107,12 +119,14 @@ class Volume:
     :param create: of a host volume: a missing source is made as a directory. Written as ``kurma.io/create``.
     :param recursive_read_only: of a read-only host volume: whether mounts below ``source`` are read-only, too.
         True is a demand, which excludes propagation; None: they are. Written as ``kurma.io/recursive-read-only``.
-    :param options: of a host or image volume: some of ``noexec``, ``nosuid`` and ``nodev``. Written as
+    :param options: of a host, image or named volume: some of ``noexec``, ``nosuid`` and ``nodev``. Written as
         ``kurma.io/options``.
     :param image: of an image volume: in a template a locator, in a manifest the image's ID. Written as
         ``kurma.io/image``.
-    :param sub_path: of an image volume: the directory or file of the image that is mounted; empty: its root.
+    :param sub_path: of an image or named volume: the directory or file in it that is mounted; empty: its root.
         Written as ``kurma.io/sub-path``.
+    :param volume: name of the named volume. Written as ``volume`` in a volume of kind ``named``, and as
+        ``kurma.io/volume`` in the host volume that a manifest has in its place.
     """
 
     name: str
@@ -134,6 +148,7 @@ class Volume:
     options: tuple[str, ...] = ()
     image: str | None = None
     sub_path: str = ""
+    volume: str | None = None
     extra: Mapping[str, Json] = field(default_factory=dict)
 
     @property
@@ -166,6 +181,7 @@ class Volume:
         put(out, _OPTIONS, list(self.options), [])
         put(out, _IMAGE, self.image)
         put(out, _SUB_PATH, self.sub_path, "")
+        put(out, "volume" if self.kind == "named" else _NAMED, self.volume)
         return {**out, **self.extra}
 
 
@@ -211,6 +227,9 @@ class PodApp:
 
     :param isolators: only in a converted early document: they replace isolators of the same name in
         ``app``, or in the image. Written as ``kurma.io/isolators``.
+    :param overrides: only in a template: changes of single values of ``app``, or of the image's. Each is written
+        as a key of the app. None: there are none.
+    :param secrets: names of secrets, and how the app gets their values.
     """
 
     name: str
@@ -220,10 +239,19 @@ class PodApp:
     mounts: tuple[Mount, ...] = ()
     annotations: tuple[NameValue, ...] = ()
     isolators: tuple[Isolator, ...] = ()
+    overrides: AppOverrides | None = None
+    secrets: tuple[AppSecret, ...] = ()
     extra: Mapping[str, Json] = field(default_factory=dict)
 
     def annotation(self, name: str) -> str | None:
         return lookup(self.annotations, name)
+
+    @property
+    def own_isolators(self) -> tuple[Isolator, ...]:
+        """The isolators that the pod has for the app, without those of its image."""
+        own = () if self.app is None else self.app.isolators
+        changed = () if self.overrides is None else self.overrides.isolators
+        return (*own, *self.isolators, *(Isolator(name, value) for name, value in changed))
 
     def to_json(self) -> dict[str, Json]:
         out: dict[str, Json] = {"name": self.name, "image": self.image.to_json()}
@@ -232,6 +260,9 @@ class PodApp:
         put(out, "mounts", encode(self.mounts), [])
         put(out, "annotations", encode(self.annotations), [])
         put(out, _ISOLATORS, encode(self.isolators), [])
+        if self.overrides is not None:
+            out.update(self.overrides.shortened())
+        put(out, "secrets", encode(self.secrets), [])
         return {**out, **self.extra}
 
 
@@ -271,6 +302,11 @@ class PodManifest:
         raise AppNotFoundError(
             f"the pod has no app {describe(name)}", hint=f"its apps: {names or 'none'}", app=name
         )
+
+    @property
+    def named_volumes(self) -> tuple[str, ...]:
+        """The names of the named volumes that it uses, each once."""
+        return tuple(dict.fromkeys([volume.volume for volume in self.volumes if volume.volume is not None]))
 
     def volume(self, name: str) -> Volume | None:
         return next((volume for volume in self.volumes if volume.name == name), None)
@@ -322,16 +358,47 @@ def _read_app(reader: Reader, template: bool) -> PodApp:
     name = reader.string("name", types.ac_name, "the app's name")
     reader.need("image", "the app's image")
     app = reader.take("app")
+    annotations = read_annotations(reader)
+    if template and (health := reader.take("healthCheck")) is not None:
+        from kurma_core.appc.health_check import annotation_of  # few apps have one
+        from kurma_core.models.health import HEALTH_CHECK
+
+        said = NameValue(HEALTH_CHECK, annotation_of(health, reader.at("healthCheck"), reader.warn))
+        annotations = (*(one for one in annotations if one.name != HEALTH_CHECK), said)
     return PodApp(
         name=name,
         image=_read_image(reader, template),
         app=None if app is None else App.parse(app, reader.at("app"), warn=reader.warn),
         read_only_rootfs=reader.boolean("readOnlyRootFS", False),
         mounts=tuple(_read_mount(item) for item in reader.objects("mounts")),
-        annotations=read_annotations(reader),
+        annotations=annotations,
         isolators=read_isolators(reader, _ISOLATORS),
+        overrides=_read_overrides(reader) if template else None,
+        secrets=_read_secrets(reader) if reader.take("secrets") else (),
         extra=reader.extra(),
     )
+
+
+def _read_secrets(reader: Reader) -> tuple[AppSecret, ...]:
+    from kurma_core.appc.secrets import read_secrets  # few apps have secrets
+
+    return read_secrets(reader)
+
+
+def _read_overrides(reader: Reader) -> AppOverrides | None:
+    given = {key: value for key in OVERRIDES if (value := reader.take(key)) is not None}
+    if not given:
+        return None
+    from kurma_core.appc.overrides import AppOverrides  # few templates have such keys
+
+    try:
+        found = AppOverrides.from_json(given, reader.path)
+    except SchemaError as error:
+        raise ManifestError(error.path, error.expected, error.found) from None
+    shape(AppOverrides).find_unknown(given, reader.path, reader.warn_unknown)
+    for key in ("environment", "isolators"):
+        refuse_repeats([one["name"] for one in given.get(key, ())], reader.at(key))
+    return found
 
 
 def _read_image(app: Reader, template: bool) -> RuntimeImage:
@@ -363,9 +430,9 @@ def _read_mount(reader: Reader) -> Mount:
 
 def _read_volume(reader: Reader) -> Volume:
     name = reader.string("name", types.ac_name, "the volume's name")
-    kind = reader.string("kind", types.text, '"host", "empty" or "image"')
+    kind = reader.string("kind", types.text, _A_KIND)
     if kind not in _KINDS:
-        raise ManifestError(reader.at("kind"), '"host", "empty" or "image"', describe(kind))
+        raise ManifestError(reader.at("kind"), _A_KIND, describe(kind))
     for key in _FOREIGN[kind]:
         value = reader.take(key)
         if value is not None:
@@ -374,8 +441,28 @@ def _read_volume(reader: Reader) -> Volume:
     fulfills = reader.strings(_FULFILLS, types.ac_name)
     if kind == "image":
         return _read_image_volume(reader, name, read_only, fulfills)
+    if kind == "named":
+        volume = reader.optional("volume", types.volume_name) or name
+        options = reader.strings(_OPTIONS, _option)
+        return Volume(
+            *(name, kind),
+            read_only=read_only,
+            fulfills=fulfills,
+            options=options,
+            sub_path=reader.optional(_SUB_PATH, _sub_path) or "",
+            volume=volume,
+            extra=reader.extra(),
+        )
     if kind == "host":
         propagation = _read_propagation(reader)
+        stored = reader.optional(_NAMED, types.volume_name)
+        sub_path = reader.optional(_SUB_PATH, _sub_path) or ""
+        if sub_path and stored is None:
+            raise ManifestError(
+                reader.at(_SUB_PATH),
+                "no sub path in a volume of kind host: it is a part of source",
+                describe(sub_path),
+            )
         return Volume(
             name,
             kind,
@@ -388,6 +475,8 @@ def _read_volume(reader: Reader) -> Volume:
             create=reader.boolean(_CREATE, False),
             recursive_read_only=_read_recursive_read_only(reader, read_only, propagation),
             options=reader.strings(_OPTIONS, _option),
+            sub_path=sub_path,
+            volume=stored,
             extra=reader.extra(),
         )
     memory = reader.boolean(_MEMORY, False)

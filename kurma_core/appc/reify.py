@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from kurma_core.appc.image import App, ImageManifest, Port
 from kurma_core.appc.pod import ExposedPort, Mount, PodApp, PodManifest, RuntimeImage, Volume
 from kurma_core.appc.template import PodTemplate
-from kurma_core.errors import ImageError, ImageNotFoundError, ManifestError, VolumeError
+from kurma_core.errors import ImageError, ImageNotFoundError, ManifestError, SecretError, VolumeError
 from kurma_core.models.network import MOST_PORTS, PROTOCOLS
 from kurma_core.value import frozen, replace
 
@@ -143,7 +143,8 @@ def mounts_of(pod: PodManifest, app: PodApp, image: ImageManifest) -> tuple[AppM
     For a mount point, a mount with the same path counts, else the pod's volume of the mount point's name. A mount
     is read-only if the mount point or the volume says so.
 
-    :raises VolumeError: a volume is missing, two targets are equal, or one is reserved.
+    :raises VolumeError: a volume is missing, two targets are equal, one is reserved, or the file of a secret.
+    :raises SecretError: the place of a secret's file is reserved.
     """
     found: list[AppMount] = []
     placed: dict[str, Mount] = {}
@@ -162,7 +163,10 @@ def mounts_of(pod: PodManifest, app: PodApp, image: ImageManifest) -> tuple[AppM
         volume = _volume_of(pod, app, mount, None)
         found.append(AppMount(volume.name, normal_path(mount.path), volume.read_only))
     kinds = {volume.name: volume.kind for volume in pod.volumes}
-    return tuple(_in_order(app, found, kinds))
+    ordered = tuple(_in_order(app, found, kinds))
+    if app.secrets:
+        _check_secrets(app, ordered)
+    return ordered
 
 
 def normal_path(path: str) -> str:
@@ -289,6 +293,33 @@ def _in_order(app: PodApp, mounts: list[AppMount], kinds: Mapping[str, str]) -> 
             )
         nested = nested or inner.path.startswith(outer.path + "/")
     return sorted(mounts, key=lambda mount: mount.path.count("/")) if nested else mounts
+
+
+def _check_secrets(app: PodApp, mounts: tuple[AppMount, ...]) -> None:
+    """Checks where the files of secrets are mounted: a file may be in a volume, and no volume at or below a file.
+
+    :raises VolumeError: a volume is. :raises SecretError: the place of a secret's file is reserved.
+    """
+    for secret in app.secrets:
+        target = secret.target
+        if target is None:
+            continue
+        if _reserved(target, "empty"):
+            raise SecretError(
+                f"app {app.name}: secret {secret.name} cannot be mounted at {target}: kurma reserves this path",
+                hint="give it another path: --secret NAME,target=PATH, or target in the pod file",
+                secret=secret.name,
+            )
+        for mount in mounts:
+            if mount.path == target or mount.path.startswith(f"{target}/"):
+                raise VolumeError(
+                    f"app {app.name}: volume {mount.volume_name} cannot be mounted at {mount.path}: "
+                    f"{target} is the file of secret {secret.name}",
+                    hint="mount one of them elsewhere",
+                    app=app.name,
+                    volume=mount.volume_name,
+                    path=mount.path,
+                )
 
 
 def _reserved(path: str, kind: str) -> bool:

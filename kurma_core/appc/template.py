@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from kurma_core.appc import types
 from kurma_core.appc.image import AC_VERSION, decode, read_kind
-from kurma_core.appc.manifest_reader import Reader, put
+from kurma_core.appc.manifest_reader import Reader, put, refuse_unknown
 from kurma_core.appc.pod import PodManifest, RuntimeImage, read_pod
 from kurma_core.errors import ManifestError
 from kurma_core.value import frozen
@@ -17,6 +17,7 @@ from kurma_core.value import frozen
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kurma_core.appc.manifest_reader import Json, Warn
+    from kurma_core.appc.overrides import DnsRequest
 
 _UUID = "kurma.io/uuid"
 
@@ -27,12 +28,20 @@ class PodTemplate:
 
     :param pod: its images may have no ``id``, and then have a ``locator`` or a ``name``.
     :param networks: None: not specified; empty: the pod joins no network.
+    :param name: the pod's name; None: not specified.
+    :param hostname: the pod's host name; None: not specified.
+    :param dns: the contents of ``/etc/resolv.conf``; None: not specified.
+    :param hosts: further lines of ``/etc/hosts``: an address and its names.
     :param uuid: the pod's UUID, from a converted early document. Written as ``kurma.io/uuid``. None: a new one.
     """
 
     pod: PodManifest
     networks: tuple[str, ...] | None = None
     uuid: str | None = None
+    hostname: str | None = None
+    dns: DnsRequest | None = None
+    hosts: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    name: str | None = None
 
     @classmethod
     def parse(cls, document: object, *, warn: Warn | None = None) -> PodTemplate:
@@ -48,7 +57,15 @@ class PodTemplate:
         version = reader.optional("acVersion", types.ac_version) or AC_VERSION
         networks = reader.strings("networks", types.nonempty) if reader.take("networks") is not None else None
         uuid = reader.optional(_UUID, types.pod_uuid)
-        return cls(read_pod(reader, version, template=True), networks, uuid)
+        name, hostname = reader.optional("name", types.nonempty), reader.optional("hostname", types.host_name)
+        dns, hosts = _read_dns(reader), _read_hosts(reader)
+        return cls(read_pod(reader, version, template=True), networks, uuid, hostname, dns, hosts, name)
+
+    @classmethod
+    def of_file(cls, document: dict[str, Json], warn: Warn) -> PodTemplate:
+        """As :meth:`parse`, for a pod that a person wrote: the App Container specification keeps unknown keys of a
+        manifest, which has a kind; in another document an unknown key is an error."""
+        return cls.parse(document, warn=warn if "acKind" in document else refuse_unknown)
 
     def to_json(self) -> dict[str, Json]:
         """Returns the template in the form that :meth:`parse` reads."""
@@ -59,6 +76,10 @@ class PodTemplate:
         if self.networks is not None:
             out["networks"] = list(self.networks)
         put(out, _UUID, self.uuid)
+        put(out, "name", self.name)
+        put(out, "hostname", self.hostname)
+        put(out, "dns", None if self.dns is None else self.dns.to_json())
+        put(out, "hosts", [{"address": address, "names": list(names)} for address, names in self.hosts], [])
         return out
 
     @property
@@ -70,6 +91,35 @@ class PodTemplate:
         """The locator of each app's image, by the app's name: the string as written, the image ID, or
         ``NAME[:VERSION][,label=value…]``."""
         return {app.name: locator_of(app.image) for app in self.pod.apps}
+
+
+def _read_dns(reader: Reader) -> DnsRequest | None:
+    dns = reader.nested("dns")
+    if dns is None:
+        return None
+    from kurma_core.appc.overrides import DnsRequest  # few templates have DNS settings
+
+    found = DnsRequest(
+        nameservers=dns.strings("nameservers", types.ip_address),
+        search=dns.strings("search", types.search_domain),
+        options=dns.strings("options", types.resolv_word),
+        exact=dns.boolean("exact", False),
+    )
+    dns.extra()
+    return found
+
+
+def _read_hosts(reader: Reader) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    found = []
+    for line in reader.objects("hosts"):
+        address = line.string("address", types.ip_address, "an IPv4 or IPv6 address")
+        line.need("names", "a list of names")
+        names = line.strings("names", types.hosts_name)
+        if not names:
+            raise ManifestError(line.at("names"), "one name at least", "an empty list")
+        found.append((address, names))
+        line.extra()
+    return tuple(found)
 
 
 def locator_of(image: RuntimeImage) -> str:

@@ -18,11 +18,20 @@ _IDENTIFIER = _LOWER | frozenset("-._~/")
 _ENV_FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_")
 _ENV = _ENV_FIRST | _DIGITS | frozenset(".-")
 _SEMVER = _DIGITS | frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-")
+_VOLUME_NAME = _SEMVER | {"_", "."}
 _MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 #: Length of the digest, in hex digits, by the prefix of an image ID; sha256 is the early draft's.
 _DIGEST_DIGITS = {"sha512": 128, "sha256": 64}
+#: The kernel's limit on a host's name.
+_HOSTNAME_LIMIT = 64
+#: Longest part of a name between dots (RFC 1123).
+_LABEL_LIMIT = 63
+#: Longest word of a resolv.conf: a domain (RFC 1035).
+RESOLV_WORD_LIMIT = 253
+_HOST_LETTERS = _ENV_FIRST - {"_"} | _DIGITS | {"-"}
 #: Fewest digits of a shortened ID.
 SHORTEST_ID = 6
+LONGEST_VOLUME_NAME = 64
 
 
 def text(value: object, path: str) -> str:
@@ -68,6 +77,18 @@ def ac_name(value: object, path: str) -> str:
     result = text(value, path)
     if not (result and result[0] in _LOWER and result[-1] in _LOWER and _NAME.issuperset(result)):
         raise ManifestError(path, "a name (lower-case letters and digits, with - between them)", describe(value))
+    return result
+
+
+def volume_name(value: object, path: str) -> str:
+    """The name of a named volume. It may have capitals, dots and ``_``, as with other container engines."""
+    result = text(value, path)
+    if not (0 < len(result) <= LONGEST_VOLUME_NAME and result[0] not in "-_." and _VOLUME_NAME.issuperset(result)):
+        raise ManifestError(
+            path,
+            f"1 to {LONGEST_VOLUME_NAME} letters, digits and any of _.-, with a letter or digit first",
+            describe(value),
+        )
     return result
 
 
@@ -263,6 +284,51 @@ def inner_path(value: object, path: str) -> str:
     result = absolute_path(value, path)
     if ".." in result.split("/"):
         raise ManifestError(path, "an absolute path without ..", describe(value))
+    return result
+
+
+def host_name(value: object, path: str) -> str:
+    """A host name: labels with dots between them."""
+    result = text(value, path)
+    if len(result) > _HOSTNAME_LIMIT or not all(
+        0 < len(label) <= _LABEL_LIMIT and _HOST_LETTERS.issuperset(label) and label.strip("-") == label
+        for label in result.split(".")
+    ):
+        expected = "letters, digits and - inside, in parts of at most 63 with dots between, 64 in all"
+        raise ManifestError(path, f"a host's name ({expected})", describe(value))
+    return result
+
+
+def hosts_name(value: object, path: str) -> str:
+    """A name in ``/etc/hosts``: one word, which begins no comment."""
+    result = text(value, path)
+    if not result.isprintable() or not result or set(result) & set(" #"):
+        raise ManifestError(path, "a name without spaces", describe(value))
+    return result
+
+
+def resolv_word(value: object, path: str) -> str:
+    """One word of a resolv.conf."""
+    result = text(value, path)
+    if not 0 < len(result) <= RESOLV_WORD_LIMIT or not result.isprintable() or set(result) & set(" #;"):
+        raise ManifestError(path, f"one word of at most {RESOLV_WORD_LIMIT} letters", describe(value))
+    return result
+
+
+def search_domain(value: object, path: str) -> str:
+    """A domain in which names are searched; ``.`` alone turns the search off."""
+    result = resolv_word(value, path)
+    labels = result.removesuffix(".").split(".")
+    if result != "." and not all(0 < len(label.encode()) <= _LABEL_LIMIT for label in labels):
+        raise ManifestError(path, "a domain: parts of 1 to 63 letters with dots between", describe(value))
+    return result
+
+
+def ip_address(value: object, path: str) -> str:
+    """An address of IPv4 or IPv6, without a prefix length."""
+    result = text(value, path)
+    if not address_family(result):
+        raise ManifestError(path, "an IPv4 or IPv6 address", describe(value))
     return result
 
 

@@ -245,12 +245,21 @@ def _networks(line: _Line) -> Candidates:
     return line.names.of_client("networks")
 
 
+def _secrets(line: _Line) -> Candidates:
+    return _plain(line.names.secrets())
+
+
+def _volumes(line: _Line) -> Candidates:
+    return _plain(line.names.volumes())
+
+
 def _inspected(line: _Line) -> Candidates:
-    """Names of pods, images and networks; with --type of one kind."""
+    """Names of pods, images, networks and volumes; with --type of one kind."""
     of: dict[str, Callable[[_Line], Candidates]] = {
         "pod": _pods,
         "image": _images,
         "network": _networks,
+        "volume": _volumes,
     }
     kinds = [line.values["type"]] if "type" in line.values else of
     return (one for kind in kinds for one in of[kind](line))
@@ -285,6 +294,12 @@ def _capabilities(_: _Line) -> Candidates:
     return _plain(NAMES)
 
 
+def _resource_limits(_: _Line) -> Candidates:
+    from kurma_core.models.isolator import RLIMITS
+
+    return _plain(f"{name}=" for name in RLIMITS)
+
+
 def _plain(words: Iterable[str]) -> Candidates:
     """Words without descriptions."""
     return ((word, "") for word in words)
@@ -297,6 +312,7 @@ _WORDS: dict[str, Callable[[_Line], Candidates]] = {
     "DST": _copied,
     "IMAGE": _images,
     "NAME=JSON": lambda line: ((f"{name}=", help) for name, help in line.names.of_client("isolators")),
+    "NAME=SOFT[:HARD]": _resource_limits,
     "KIND": _kinds,
     "KIND/NAME": lambda line: line.names.of_client("plugins"),
     "LOCATOR": _images,
@@ -304,11 +320,13 @@ _WORDS: dict[str, Callable[[_Line], Candidates]] = {
     "PLUGIN": _plugins,
     "POD": _pods,
     "POD[/APP]": _pods_or_apps,
-    "POD|IMAGE|NETWORK": _inspected,
+    "SECRET": _secrets,
+    "POD|IMAGE|NETWORK|VOLUME": _inspected,
     "RENDERER": lambda line: _of_kind(line, "renderers"),
     "SIGNAL": _signals,
     "SRC": _copied,
     "STAGER": lambda line: line.names.of_client("stagers"),
+    "VOLUME": _volumes,
     "WORD": lambda _: _plain(_INSECURE),
 }
 

@@ -1,8 +1,9 @@
-"""Finds names for completion: of pods, apps and images, and those that plugins and the configuration give.
+"""Finds names for completion: of pods, apps, images and volumes, and those that plugins and the configuration
+give.
 
-Pods and images are read from the files of the state directory, or asked of kurmad where the user may not read
-those. Names that depend on the configuration or on plugins need a client, which takes long: they are kept in a
-file (:meth:`Names.of_client`).
+Pods, images and volumes are read from the files of the state directory, or asked of kurmad where the user may not
+read those. Names that depend on the configuration or on plugins need a client, which takes long: they are kept in
+a file (:meth:`Names.of_client`).
 """
 
 from __future__ import annotations
@@ -101,6 +102,19 @@ class Names:
             found.update(_strings(text, b'\n "name": "')[:1])
             found.update(word for word in _strings(text, b'"locator": "') if "://" in word)
         return sorted(name for name in found if not name.startswith("file://"))
+
+    def secrets(self) -> list[str]:
+        directory = self._readable("secrets")
+        if directory is None or os.geteuid() != 0:
+            return sorted(secret["name"] for secret in self._asked("secrets"))
+        return sorted(name for name in _listed(directory) if not name.startswith("."))
+
+    def volumes(self) -> list[str]:
+        """Names of named volumes."""
+        directory = self._readable("volumes")
+        if directory is None:
+            return sorted(volume["name"] for volume in self._asked("volumes"))
+        return sorted(name for name in _listed(directory) if not name.startswith("."))
 
     def _readable(self, name: str) -> str | None:
         """A directory of the state directory; None: a daemon must be asked, since the user may not read it, or the

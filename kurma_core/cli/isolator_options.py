@@ -1,5 +1,5 @@
 """``--isolator``, and the options that are short for one: ``--memory``, ``--cpus``, ``--caps-retain``,
-``--caps-remove``, ``--device``; of the pod ``--pid``, ``--ipc`` and ``--uts``."""
+``--caps-remove``, ``--device``, ``--ulimit``; of the pod ``--pid``, ``--ipc`` and ``--uts``."""
 
 from __future__ import annotations
 
@@ -22,6 +22,13 @@ OPTIONS = (
         "caps_remove", "--caps-remove", "Take these capabilities from the default set.", metavar="CAP,…", many=True
     ),
     Option("device", "--device", "Give the app a device of the host.", metavar="HOST[:PATH][:ACCESS]", many=True),
+    Option(
+        "ulimit",
+        "--ulimit",
+        "Set a resource limit of the app's processes, for example nofile=1024:4096; -1: unlimited.",
+        metavar="NAME=SOFT[:HARD]",
+        many=True,
+    ),
     Option("isolator", "--isolator", "Set an isolator of the app or of the pod.", metavar="NAME=JSON", many=True),
 )
 #: Of all apps of the pod.
@@ -87,6 +94,8 @@ def isolators(options: dict[str, Any]) -> tuple[tuple[str, Json], ...]:
         )
     if options["device"]:
         add("--device", "kurma.io/devices", [_device(text) for text in options["device"]])
+    if options["ulimit"]:
+        add("--ulimit", "kurma.io/ulimits", _ulimits(options["ulimit"]))
     for text in options["isolator"]:
         name, value = _isolator(text)
         add(f"--isolator {name}", name, value)
@@ -119,6 +128,25 @@ def _device(text: str) -> dict[str, str]:
         hint = "for instance /dev/fuse, /dev/fuse:rw, /dev/sda:/dev/disk:r"
         raise UsageError(f"--device: expected HOST[:PATH][:ACCESS], found {text!r}", hint=hint)
     return {"path": path, "hostPath": source, "access": access}
+
+
+def _ulimits(texts: tuple[str, ...]) -> dict[str, list[int]]:
+    """``nofile=1024``, ``nofile=1024:4096``, ``memlock=-1``."""
+    found: dict[str, list[int]] = {}
+    for text in texts:
+        name, value = values.pair(text, "--ulimit", "NAME=SOFT[:HARD]")
+        soft, _, hard = value.partition(":") if ":" in value else (value, "", value)
+        if not all(_is_limit(number) for number in (soft, hard)):
+            hint = "for instance nofile=1024, nofile=1024:4096, memlock=-1"
+            raise UsageError(f"--ulimit: expected NAME=SOFT[:HARD] in whole numbers, found {text!r}", hint=hint)
+        if name in found:
+            raise UsageError(f"--ulimit: {name} is given twice", hint="give it once, as NAME=SOFT:HARD")
+        found[name] = [int(soft), int(hard)]
+    return found
+
+
+def _is_limit(text: str) -> bool:
+    return text == "-1" or (text.isascii() and text.isdecimal() and len(text) < 20)
 
 
 def _isolator(text: str) -> tuple[str, Json]:

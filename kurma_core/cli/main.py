@@ -117,7 +117,7 @@ def _check_power(call: Call, session: Session) -> None:
     from kurma_core.errors import KurmaError, PrivilegeError
 
     if isinstance(call.command.here, str):
-        raise PrivilegeError(f"only root can {' '.join(call.path)}: {call.command.here}", hint=_AS_ROOT)
+        raise PrivilegeError(f"only root can run kurma {' '.join(call.path)}: {call.command.here}", hint=_AS_ROOT)
     if call.command.here:
         try:
             hint = _way_to_kurmad(session)
@@ -126,7 +126,7 @@ def _check_power(call: Call, session: Session) -> None:
         raise PrivilegeError("only root can run kurmad", hint=hint)
     client = session.client
     if not client.remote:
-        raise PrivilegeError(f"only root can {' '.join(call.path)}", hint=client.here.way_to_power())
+        raise PrivilegeError(f"only root can run kurma {' '.join(call.path)}", hint=client.here.way_to_power())
 
 
 def _way_to_kurmad(session: Session) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kurma_core.cli import isolator_options, values, volume_options
+from kurma_core.cli import health_options, isolator_options, values, volume_options
 from kurma_core.cli.command_line import INSECURE_OPTIONS, PASSPHRASE_FILE, Argument, Option, Rest
 from kurma_core.errors import ManifestError, UsageError
 
@@ -43,19 +43,25 @@ POD_OPTIONS: tuple[Argument | Option | Rest, ...] = (
         many=True,
     ),
     Option("env_file", "--env-file", "Set the environment variables that FILE lists.", metavar="FILE", many=True),
-    Option("bind", "-v", "Mount a path of the host at TARGET.", metavar="SOURCE:TARGET[:OPTION,…]", many=True),
+    Option(
+        "bind",
+        "-v",
+        "Mount a path of the host, or the named volume SOURCE, at TARGET.",
+        metavar="SOURCE:TARGET[:OPTION,…]",
+        many=True,
+    ),
     Option(
         "volume",
         "--volume",
-        "Define a volume. Keys: name, kind (host, empty or image), source, readOnly, recursive, idmap, "
-        "propagation, create, recursiveReadOnly, image, subPath, mode, uid, gid.",
+        "Define a volume. Keys: name, kind (host, empty, image or named), source, readOnly, recursive, idmap, "
+        "propagation, create, recursiveReadOnly, image, subPath, mode, uid, gid, volume.",
         metavar="KEY=VALUE,…",
         many=True,
     ),
     Option(
         "mount",
         "--mount",
-        "Mount a defined volume at PATH; type=image,source=IMAGE mounts an image.",
+        "Mount a defined volume at PATH; type=image,source=IMAGE mounts an image, type=volume a named volume.",
         metavar="volume=NAME,target=PATH",
         many=True,
     ),
@@ -64,6 +70,13 @@ POD_OPTIONS: tuple[Argument | Option | Rest, ...] = (
         "--tmpfs",
         "Mount an empty directory in memory at TARGET.",
         metavar="TARGET[:size=…][,mode=…]",
+        many=True,
+    ),
+    Option(
+        "secret",
+        "--secret",
+        "Give the app a secret as a file below /run/secrets; type=env: as a variable.",
+        metavar="SECRET[,target=PATH][,uid=…][,gid=…][,mode=…]",
         many=True,
     ),
     Option(
@@ -100,6 +113,7 @@ POD_OPTIONS: tuple[Argument | Option | Rest, ...] = (
     Option("workdir", "--workdir -w", "Run in this directory of the app's root.", metavar="PATH"),
     Option("exec", "--exec", "Run this program instead of the image's command.", metavar="PATH"),
     Option("read_only", "--read-only", "Make the app's root filesystem read-only."),
+    Option("keep_root", "--keep-root", "Keep the files that the apps wrote to their roots until the next start."),
     Option("stop_signal", "--stop-signal", "Ask the app to end by this signal.", metavar="SIGNAL"),
     Option(
         "log_dir",
@@ -121,6 +135,7 @@ POD_OPTIONS: tuple[Argument | Option | Rest, ...] = (
         "Set when kurmad starts the pod again after its end.",
         choices=("never", "on-failure", "always"),
     ),
+    *health_options.OPTIONS,
     *isolator_options.OPTIONS,
     isolator_options.GRANT,
     *isolator_options.OF_THE_POD,
@@ -155,9 +170,10 @@ POD_OPTIONS: tuple[Argument | Option | Rest, ...] = (
 
 #: Those of them that ``app add`` takes, where they say something of one app.
 _FOR_AN_APP = (
-    *("env", "env_file", "bind", "volume", "mount", "tmpfs", "user", "group"),
+    *("env", "env_file", "bind", "volume", "mount", "tmpfs", "secret", "user", "group"),
     *("group_add", "group_policy", "workdir", "exec", "read_only"),
     *("stop_signal", "log_path"),
+    *health_options.FLAGS,
     *(option.name for option in isolator_options.OPTIONS),
     *(
         "grant",
@@ -196,6 +212,7 @@ _OF_AN_APP = {
     "bind": "-v",
     "mount": "--mount",
     "tmpfs": "--tmpfs",
+    "secret": "--secret",
     "user": "--user",
     "group": "--group",
     "group_add": "--group-add",
@@ -204,6 +221,7 @@ _OF_AN_APP = {
     "exec": "--exec",
     "read_only": "--read-only",
     "stop_signal": "--stop-signal",
+    **health_options.FLAGS,
     **{option.name: option.flags[0] for option in isolator_options.OPTIONS},
     "arguments": "ARG",
 }
@@ -225,14 +243,14 @@ def pod_request(
     :raises ManifestError: the pod's file is invalid.
     """
     from kurma_core.api.pods import PodRequest
-    from kurma_core.appc.manifest_reader import refuse_unknown
     from kurma_core.appc.template import PodTemplate
-    from kurma_core.models.pod import LOG_DIRECTORY, PID, PID_OWN, STDIN
+    from kurma_core.models.pod import PID, PID_OWN, STDIN
     from kurma_core.named_files import naming
 
     document = _document(options["image"], options["pod"], note)
     app = _the_app(document, options)
     implied = volume_options.add(document, app, options)
+    _add_secrets(app, options)
     interactive: bool = options["interactive"]
     if foreground is False and interactive and app is not None:
         interactive = False
@@ -247,22 +265,7 @@ def pod_request(
         raise UsageError(
             "--log-path needs a pod of one app", hint="set kurma.io/log-path for an app in the pod file"
         )
-    pairs = [values.pair(text, "--annotation") for text in options["annotation"]]
-    if options["log_dir"] is not None:
-        import os
-
-        options = {**options, "log_dir": os.path.abspath(options["log_dir"])}
-    for option, name in (("restart", RESTART), ("cgroup_parent", CGROUP_PARENT), ("log_dir", LOG_DIRECTORY)):
-        if options[option] is None:
-            continue
-        pairs = [*(pair for pair in pairs if pair[0] != name), (name, options[option])]
-        own = document.get("annotations")
-        if isinstance(own, list):
-            document["annotations"] = [
-                one for one in own if not (isinstance(one, dict) and one.get("name") == name)
-            ]
-    if pairs:
-        document.setdefault("annotations", []).extend({"name": name, "value": value} for name, value in pairs)
+    pairs = _annotate_pod(document, options)
     labels = {name: value for name, _, value in (text.partition("=") for text in options["label"])}
     if "" in labels:
         raise UsageError("--label: expected NAME or NAME=VALUE, and the name is empty")
@@ -270,8 +273,7 @@ def pod_request(
     if labels and isinstance(own, dict):
         document["userLabels"] = {**own, **labels}
     with naming("standard input" if options["pod"] == "-" else options["pod"]):
-        # The App Container specification keeps unknown keys of a manifest, which has a kind.
-        template = PodTemplate.parse(document, warn=note if "acKind" in document else refuse_unknown)
+        template = PodTemplate.of_file(document, note)
     overrides = _overrides(options)
     if options["name"] == "":
         raise UsageError("--name: the name is empty")
@@ -305,6 +307,39 @@ def pod_request(
     )
 
 
+def _annotate_pod(document: dict[str, Json], options: dict[str, Any]) -> list[tuple[str, str]]:
+    """Adds the annotations of the pod that options set to its document; an option is over the pod file.
+
+    :returns: names and values.
+    """
+    from kurma_core.models.pod import KEEP_ROOT, LOG_DIRECTORY
+
+    pairs = [values.pair(text, "--annotation") for text in options["annotation"]]
+    log_dir: str | None = options["log_dir"]
+    if log_dir is not None:
+        import os
+
+        log_dir = os.path.abspath(log_dir)
+    given = {
+        RESTART: options["restart"],
+        CGROUP_PARENT: options["cgroup_parent"],
+        LOG_DIRECTORY: log_dir,
+        KEEP_ROOT: "true" if options["keep_root"] else None,
+    }
+    for name, value in given.items():
+        if value is None:
+            continue
+        pairs = [*(pair for pair in pairs if pair[0] != name), (name, value)]
+        own = document.get("annotations")
+        if isinstance(own, list):
+            document["annotations"] = [
+                one for one in own if not (isinstance(one, dict) and one.get("name") == name)
+            ]
+    if pairs:
+        document.setdefault("annotations", []).extend({"name": name, "value": value} for name, value in pairs)
+    return pairs
+
+
 def app_request(options: dict[str, Any], note: Callable[[str], None]) -> PodRequest:
     """Makes the request for an app from the options: that of a pod with that app alone.
 
@@ -325,6 +360,7 @@ def app_request(options: dict[str, Any], note: Callable[[str], None]) -> PodRequ
             raise UsageError(error.message) from None
     if options["read_only"]:
         app["readOnlyRootFS"] = True
+    _set_health_check(app, options)
     pairs = [values.pair(text, "--annotation") for text in options["annotation"]]
     pairs += _app_annotations(options)
     # An app that is added is never in the foreground: annotations keep its input and terminal.
@@ -339,6 +375,7 @@ def app_request(options: dict[str, Any], note: Callable[[str], None]) -> PodRequ
         app["annotations"] = [{"name": name, "value": value} for name, value in pairs]
     document: dict[str, Json] = {"apps": [app]}
     implied = volume_options.add(document, app, options, own=True)
+    _add_secrets(app, options)
     template = PodTemplate.parse(document, warn=note)
     overrides = _overrides(options)
     pid = ("os/linux/namespaces=pid",) if options["pid"] == PID_HOST else ()
@@ -367,17 +404,9 @@ def _document(image: str | None, file: str | None, note: Callable[[str], None]) 
 
         return {"apps": [{"name": app_name(image), "image": image}]}
     assert file is not None
-    document = values.pod_file(file, "--pod")
-    if values.is_early_pod_file(document):
-        from kurma_core.appc.early_pod import convert_pod
+    from kurma_core.api import pod_file
 
-        return convert_pod(document, warn=note).to_json()
-    apps = document.get("apps") if isinstance(document, dict) else None
-    if not isinstance(document, dict) or not isinstance(apps, list):
-        raise UsageError(f"{file} is not a pod: it has no list of apps")
-    if not all(isinstance(app, dict) and isinstance(app.get("name"), str) for app in apps):
-        raise UsageError(f"{file} is not a pod: an app has no name")
-    return document
+    return pod_file.only_pod(pod_file.read_value(file, "--pod"), file, "--pod", note)
 
 
 def _the_app(document: dict[str, Json], options: dict[str, Any]) -> dict[str, Json] | None:
@@ -397,12 +426,20 @@ def _the_app(document: dict[str, Json], options: dict[str, Any]) -> dict[str, Js
         return None
     if options["read_only"]:
         apps[0]["readOnlyRootFS"] = True
+    _set_health_check(apps[0], options)
     if options["group_policy"] is not None:
         own = apps[0].get("annotations") or []
         if isinstance(own, list):
             others = [one for one in own if not (isinstance(one, dict) and one.get("name") == GROUP_POLICY)]
             apps[0]["annotations"] = [*others, {"name": GROUP_POLICY, "value": options["group_policy"]}]
     return apps[0]
+
+
+def _set_health_check(app: dict[str, Json], options: dict[str, Any]) -> None:
+    own = app.get("healthCheck")
+    check = health_options.health_check(options, own)
+    if check is not own:
+        app["healthCheck"] = check
 
 
 def _app_annotations(options: dict[str, Any]) -> list[tuple[str, str]]:
@@ -427,14 +464,23 @@ def _annotate(app: dict[str, Json], pairs: list[tuple[str, str]]) -> None:
     app["annotations"] = [*kept, *({"name": name, "value": value} for name, value in pairs)]
 
 
+def _add_secrets(app: dict[str, Json] | None, options: dict[str, Any]) -> None:
+    if app is not None and options["secret"]:
+        volume_options.add_secrets(app, options["secret"])
+
+
 # --- the rest --------------------------------------------------------------------------------------------------
 
 
 def _overrides(options: dict[str, Any]) -> AppOverrides:
     from kurma_core.api.pods import AppOverrides
 
-    environment = [pair for path in options["env_file"] for pair in values.environment_file(path)]
-    environment += values.environment(options["env"])
+    environment: list[tuple[str, str]] = []
+    if options["env_file"] or options["env"]:
+        from kurma_core.api import pod_file
+
+        environment += [pair for path in options["env_file"] for pair in pod_file.environment_file(path)]
+        environment += pod_file.environment(options["env"])
     user, group = values.user_and_group(options["user"], options["group"])
     workdir: str | None = options["workdir"]
     return AppOverrides(

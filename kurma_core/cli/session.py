@@ -315,7 +315,7 @@ class Session:
             return 0
 
     def each(self, references: Sequence[str], action: Callable[[str], object]) -> int:
-        """Applies the action to each reference, also after a failure.
+        """Applies the action to each reference, also after a failure. A reference that is given twice counts once.
 
         :param action: returns an exit code, or any other value for 0.
         :returns: 0, or the exit code of the first failure.
@@ -323,6 +323,7 @@ class Session:
         from kurma_core.errors import KurmaError
 
         code = 0
+        references = tuple(dict.fromkeys(references))
         for reference in references:
             try:
                 result = action(reference)

@@ -16,10 +16,7 @@ _BUILD = (
 )
 _IMPORT = "`kurma image build --from-rootfs DIR --name NAME` makes an image from a directory"
 _LOAD = "`kurma image fetch SCHEME:FILE` takes an archive; `kurma plugins list` names the schemes of fetchers"
-_SAVE = "`kurma image export IMAGE FILE` writes an image to a file"
 _CONTAINER = "Kurma runs pods, and its commands name no `container`: `kurma ps`, `kurma rm POD`"
-_VOLUME = "Kurma creates and removes empty volumes with their pod; -v SOURCE:TARGET mounts a path of the host"
-_PLANNED = "Kurma has no health checks yet"
 _PAUSE = "Kurma cannot freeze pods; `kurma stop POD` ends a pod, and `kurma start POD` runs it again"
 #: Words of other container engines that are not commands of Kurma: what to type instead.
 ELSEWHERE = {
@@ -27,13 +24,9 @@ ELSEWHERE = {
     "build": _BUILD,
     "buildx": _BUILD,
     "checkpoint": "Kurma cannot save the state of a running pod",
-    "commit": "Kurma cannot make an image from a running app; `kurma cp POD:/PATH DIR` copies files out of it",
-    "compose": "`kurma run --pod FILE` runs a pod of several apps from a pod file",
     "container": _CONTAINER,
     "delete": "`kurma rm POD` for a pod, `kurma rmi IMAGE` for an image",
-    "diff": "`kurma cp POD:/PATH DIR` copies the files of an app, to compare them",
     "generate": "docs/howto/daemon.md describes the systemd units",
-    "healthcheck": _PLANNED,
     "history": "`kurma image show IMAGE` lists the layers of an image",
     "import": _IMPORT,
     "load": _LOAD,
@@ -45,24 +38,20 @@ ELSEWHERE = {
     "play": "`kurma run --pod FILE` runs the apps of a pod file, which has its own format",
     "port": "`kurma show POD` lists the published ports",
     "prune": "`kurma system prune` removes ended pods and what nothing uses",
-    "push": "Kurma cannot push images; `kurma image export IMAGE FILE` writes an App Container archive",
+    "push": "`kurma image push IMAGE DESTINATION`",
     "remove": "`kurma rm POD` for a pod, `kurma rmi IMAGE` for an image",
     "rename": "the name of a pod cannot change; `kurma run --name NAME IMAGE` sets it",
-    "save": _SAVE,
+    "save": "`kurma image save IMAGE -o FILE`",
     "search": "Kurma cannot search registries; `kurma pull LOCATOR` fetches an image by its address",
-    "secret": "pass a secret to a pod by an environment file (--env-file) or a read-only volume",
     "tag": "Kurma cannot rename images; it finds them by name, ID and fetched address",
     "unpause": _PAUSE,
     "unshare": "`kurma run --userns auto IMAGE` gives a pod a user namespace",
     "update": "set limits when you create a pod: `kurma run --memory 512Mi --cpus 0.5 IMAGE`",
-    "volume": _VOLUME,
     "app sandbox": "`kurma run --pod FILE`, then `kurma app add POD IMAGE`",
     "app status": "`kurma status POD`",
     "image import": _IMPORT,
     "image load": _LOAD,
     "image prune": "`kurma image gc`",
-    "image push": "Kurma cannot push images; `kurma image export IMAGE FILE` writes an App Container archive",
-    "image save": _SAVE,
     "image tag": "Kurma cannot rename images; it finds them by name, ID and fetched address",
     "network connect": "a pod joins its networks at creation: `kurma run --net NAME IMAGE`",
     "network disconnect": "a pod joins its networks at creation: `kurma run --net NAME IMAGE`",
@@ -99,7 +88,7 @@ _OPTIONS = {
     "--entrypoint": "--exec PROGRAM; its arguments follow the image",
     "--expose": "-p HOST:POD names each port",
     "--gpus": "--device HOST gives the app a device",
-    "--health-cmd": "there are no health checks; the pod file describes readiness",
+    "--health-cmd": "a health check is set when the pod is made: `kurma run`, or healthCheck in the pod file",
     "--init": "each pod has an init",
     "--ip": "--net NETWORK,ip=ADDRESS",
     "--mac-address": "--net NETWORK,mac=ADDRESS",

@@ -1,15 +1,11 @@
-"""Reads values of options and files that they name: durations, times, signals, variables, addresses, pod files."""
+"""Reads values of options and files that they name: durations, times, signals, addresses."""
 
 from __future__ import annotations
 
-import os
-
-from kurma_core.errors import ConfigError, HostError, ManifestError, UsageError
+from kurma_core.errors import ManifestError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from kurma_core.api.operations import Api
     from kurma_core.models.image import FetchCredentials
 
@@ -130,44 +126,6 @@ def pair(text: str, option: str, shape: str = "NAME=VALUE") -> tuple[str, str]:
     return name, value
 
 
-def environment(texts: tuple[str, ...], option: str = "--env") -> tuple[tuple[str, str], ...]:
-    """``-e NAME=VALUE``, and ``-e NAME`` from the caller's environment; a variable that is not set there is left
-    out.
-
-    :raises UsageError: a name that manifests do not allow.
-    """
-    found = []
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not name:
-            raise UsageError(f"{option}: expected NAME=VALUE or NAME, found {text!r}")
-        _variable(name, option)
-        if equals:
-            found.append((name, value))
-        elif name in os.environ:
-            found.append((name, os.environ[name]))
-    return tuple(found)
-
-
-def environment_file(path: str) -> tuple[tuple[str, str], ...]:
-    """Lines ``NAME=VALUE`` or ``NAME``, taken literally, without quotes; empty lines and lines that begin with
-    ``#`` are skipped.
-
-    :raises UsageError: it cannot be read, or contains a line of another form.
-    """
-    from kurma_core.named_files import content
-
-    try:
-        lines = content(path, option="--env-file", endless=True).decode().split("\n")
-    except UnicodeDecodeError:
-        raise UsageError(f"--env-file: {path} is not UTF-8") from None
-    found: list[tuple[str, str]] = []
-    for number, line in enumerate(lines, 1):
-        if line.strip() and not line.lstrip().startswith("#"):
-            found += environment((line.rstrip("\r"),), f"--env-file: {path}, line {number}")
-    return tuple(found)
-
-
 def json_file(path: str, option: str = "", *, endless: bool = False) -> object:
     """The JSON value in a file.
 
@@ -181,50 +139,6 @@ def json_file(path: str, option: str = "", *, endless: bool = False) -> object:
     data = content(path, option=option, endless=endless)
     with naming(path):
         return read_document(data, path)
-
-
-def is_early_pod_file(document: Any) -> bool:
-    """Whether a pod's file holds an early document; another one imports nothing for that."""
-    if not isinstance(document, dict) or document.get("acKind") in (None, "PodManifest"):
-        return False
-    from kurma_core.appc.early_image import is_early_pod
-
-    return is_early_pod(document)
-
-
-def pod_file(file: str, option: str = "") -> Any:
-    """The value in a pod's file, JSON or YAML; ``-`` is standard input. An early document must be JSON.
-
-    :param option: that names the file.
-    :raises UsageError: it cannot be read, and an option names it. :raises KurmaError: it cannot be read, or is
-        neither.
-    """
-    if not file.endswith(".json"):
-        from kurma_core.config.files import text_of, value_of
-        from kurma_core.json_text import read_document
-        from kurma_core.named_files import called
-
-        path = "/dev/stdin" if file == "-" else file
-        try:
-            text = text_of(path, pipe=True)
-        except ConfigError as error:
-            if option and isinstance(error.__cause__, HostError):
-                raise UsageError(f"{option}: {error.message}", path=path) from None
-            raise
-        name = called(path)
-        value = value_of(name, text)
-        return read_document(text, name) if is_early_pod_file(value) else value
-    return json_file(file, option, endless=True)
-
-
-def _variable(name: str, option: str) -> None:
-    from kurma_core.appc.types import environment_name
-
-    try:
-        environment_name(name, option)
-    except ManifestError:
-        hint = "a letter or _, then letters, digits and any of _.-"
-        raise UsageError(f"{option}: {name!r} cannot be a variable's name", hint=hint) from None
 
 
 def user_and_group(user: str | None, group: str | None) -> tuple[str | None, str | None]:
@@ -275,28 +189,18 @@ def mode(text: str, option: str) -> str:
     return text
 
 
-#: The kernel's limit on a host's name.
-_HOSTNAME_LIMIT = 64
-#: Of a part between dots (RFC 1123).
-_LABEL_LIMIT = 63
-#: Of a domain in which names are looked up (RFC 1035).
-_WORD_LIMIT = 253
-_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-")
-
-
 def hostname(text: str, option: str) -> str:
     """A host name: labels with dots between them.
 
     :raises UsageError: it is not.
     """
-    labels = text.split(".")
-    if len(text) > _HOSTNAME_LIMIT or not all(
-        0 < len(label) <= _LABEL_LIMIT and _LETTERS.issuperset(label) and label.strip("-") == label
-        for label in labels
-    ):
+    from kurma_core.appc.types import host_name
+
+    try:
+        return host_name(text, option)
+    except ManifestError:
         hint = "letters, digits and - inside, in parts of at most 63 with dots between, 64 in all"
-        raise UsageError(f"{option}: {text!r} cannot be a host's name", hint=hint)
-    return text
+        raise UsageError(f"{option}: {text!r} cannot be a host's name", hint=hint) from None
 
 
 def hosts_entry(text: str, option: str) -> tuple[str, tuple[str, ...]]:
@@ -315,8 +219,13 @@ def hosts_entry(text: str, option: str) -> tuple[str, tuple[str, ...]]:
 
 def word(text: str, option: str) -> None:
     """:raises UsageError: it would not be one word in a resolv.conf."""
-    if not 0 < len(text) <= _WORD_LIMIT or not text.isprintable() or set(text) & set(" #;"):
-        raise UsageError(f"{option}: malformed {text!r}", hint=f"one word of at most {_WORD_LIMIT} letters each")
+    from kurma_core.appc.types import RESOLV_WORD_LIMIT, resolv_word
+
+    try:
+        resolv_word(text, option)
+    except ManifestError:
+        hint = f"one word of at most {RESOLV_WORD_LIMIT} letters each"
+        raise UsageError(f"{option}: malformed {text!r}", hint=hint) from None
 
 
 def domain(text: str, option: str) -> None:
@@ -324,10 +233,14 @@ def domain(text: str, option: str) -> None:
 
     :raises UsageError: it is not a valid domain name.
     """
+    from kurma_core.appc.types import search_domain
+
     word(text, option)
-    labels = text.removesuffix(".").split(".")
-    if text != "." and not all(0 < len(label.encode()) <= _LABEL_LIMIT for label in labels):
-        raise UsageError(f"{option}: malformed {text!r}", hint="parts of 1 to 63 letters with dots between")
+    try:
+        search_domain(text, option)
+    except ManifestError:
+        hint = "parts of 1 to 63 letters with dots between"
+        raise UsageError(f"{option}: malformed {text!r}", hint=hint) from None
 
 
 def server(text: str, option: str) -> None:

@@ -1,4 +1,4 @@
-"""``-v``, ``--volume``, ``--mount`` and ``--tmpfs``: makes the volumes of a pod from the command line."""
+"""``-v``, ``--volume``, ``--mount``, ``--tmpfs`` and ``--secret``: makes volumes and secrets of a pod."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from kurma_core.errors import ManifestError, UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from kurma_core.appc.secrets import AppSecret
 
     Json = Any
 
@@ -28,6 +30,7 @@ _KEYS = (
     "mode",
     "uid",
     "gid",
+    "volume",
 )
 #: Keys of Kurma's own in a pod file, for keys of options.
 _OWN = {
@@ -98,7 +101,8 @@ def add(
 
 
 def _bind(text: str) -> tuple[str, dict[str, Json]]:
-    """``SOURCE:TARGET[:WORD,…]``, with :data:`_WORDS`; a relative source is one of the current directory.
+    """``SOURCE:TARGET[:WORD,…]``, with :data:`_WORDS`; a relative source is one of the current directory. A source
+    without a slash is the name of a named volume.
 
     :returns: the target, and the volume without its name.
     """
@@ -113,16 +117,38 @@ def _bind(text: str) -> tuple[str, dict[str, Json]]:
         if {"z", "Z"}.intersection(words):
             hint = "Kurma sets no SELinux labels: leave out z and Z, and use chcon(1)"
         raise UsageError(f"-v: malformed {text!r}", hint=hint)
-    if "/" not in source and source not in (".", ".."):
-        raise UsageError(
-            f"-v: {source!r} is not a path",
-            hint=f"write ./{source}, or --volume name={source},kind=empty --mount volume={source},target={target}",
-        )
-    volume: dict[str, Json] = {"kind": "host", "source": _absolute(source, "-v"), "readOnly": "rro" in words}
+    volume: dict[str, Json]
+    if "/" in source or source in (".", ".."):
+        volume = {"kind": "host", "source": _absolute(source, "-v"), "readOnly": "rro" in words}
+    else:
+        volume = _named(source, [word for word in words if word not in (*_OF_NAMED, *_OPTIONS)])
     volume.update(_WORDS[word] for word in words if word in _WORDS)
     if mount_options:
         volume["kurma.io/options"] = mount_options
     return values.inner_path(target, "-v: target"), volume
+
+
+#: Words of ``-v`` that a named volume may have, besides options of the mount.
+_OF_NAMED = ("ro", "rw")
+
+
+def _named(name: str, words: list[str]) -> dict[str, Json]:
+    """:param words: those of host volumes alone."""
+    from kurma_core.appc.types import volume_name
+
+    try:
+        volume_name(name, "")
+    except ManifestError as error:
+        raise UsageError(
+            f"-v: {name!r} is neither a path nor the name of a volume",
+            hint=f"write ./{name} for a path; a name has {error.data['expected']}",
+        ) from None
+    if words:
+        raise UsageError(
+            f"-v: a named volume cannot have {', '.join(words)}",
+            hint=f"options: {', '.join((*_OF_NAMED, *_OPTIONS))}; or write ./{name} for a directory of the host",
+        )
+    return {"kind": "named", "volume": name}
 
 
 #: Options that hold anyway.
@@ -224,14 +250,16 @@ def _volume(text: str) -> dict[str, Json]:
             volume[key] = values.mode(value, "--volume")
         elif key == "source" and value:
             volume[key] = _absolute(value, "--volume")
-        elif key in ("name", "kind", "propagation", "image", "subPath") and value:
+        elif key in ("name", "kind", "propagation", "image", "subPath", "volume") and value:
             volume[_OWN.get(key, key)] = value
         else:
-            hint = "write name=NAME,kind=host,source=PATH, name=NAME,kind=empty or name=NAME,image=IMAGE"
+            hint = "write name=NAME,kind=host,source=PATH, name=NAME,kind=empty, name=NAME,image=IMAGE or "
+            hint += "name=NAME,volume=VOLUME"
             if key not in _KEYS:
                 hint = f"keys: {', '.join(_KEYS)}"
             raise UsageError(f"--volume: malformed {part!r} in {text!r}", hint=hint)
-    volume.setdefault("kind", "host" if "source" in volume else "image" if _OWN["image"] in volume else "empty")
+    kinds = {"source": "host", _OWN["image"]: "image", "volume": "named"}
+    volume.setdefault("kind", next((kind for key, kind in kinds.items() if key in volume), "empty"))
     if "name" not in volume:
         raise UsageError(f"--volume: {text!r} has no name", hint="write name=NAME,…")
     try:
@@ -243,18 +271,99 @@ def _volume(text: str) -> dict[str, Json]:
 
 
 def _mount(text: str) -> tuple[dict[str, Json], dict[str, Json] | None]:
-    """``volume=NAME,target=PATH``, or ``type=image,source=IMAGE,target=PATH[,subpath=PATH]``.
+    """``volume=NAME,target=PATH``, ``type=volume,source=VOLUME,target=PATH[,subpath=PATH]``, or
+    ``type=image,source=IMAGE,target=PATH[,subpath=PATH]``.
 
-    :returns: the mount, and its volume without a name if that is of an image; the mount has no volume then.
+    :returns: the mount, and its volume without a name if that is a named one or of an image; the mount has no
+        volume then.
     """
     parts = dict(values.pair(part, "--mount") for part in text.split(","))
     needs = {"type", "source", "target"}
+    if parts.get("type") == "volume" and needs <= {*parts} <= {*needs, "subpath"}:
+        named = _named(parts["source"], [])
+        if "subpath" in parts:
+            named["kurma.io/sub-path"] = parts["subpath"]
+        return {"path": values.inner_path(parts["target"], "--mount: target")}, named
     if parts.get("type") == "image" and needs <= {*parts} <= {*needs, "subpath"}:
         image: dict[str, Json] = {"kind": "image", "kurma.io/image": parts["source"]}
         if "subpath" in parts:
             image["kurma.io/sub-path"] = parts["subpath"]
         return {"path": values.inner_path(parts["target"], "--mount: target")}, image
     if set(parts) != {"volume", "target"}:
-        hint = "write volume=NAME,target=PATH, or type=image,source=IMAGE,target=PATH[,subpath=PATH]"
+        hint = "write volume=NAME,target=PATH, type=volume,source=VOLUME,target=PATH[,subpath=PATH], or "
+        hint += "type=image,source=IMAGE,target=PATH[,subpath=PATH]"
+        target = parts.get("target") or "PATH"
+        if parts.get("type") == "bind":
+            hint = f"-v {parts.get('source') or 'SOURCE'}:{target}"
+        elif parts.get("type") == "tmpfs":
+            hint = f"--tmpfs {target}"
         raise UsageError(f"--mount: malformed {text!r}", hint=hint)
     return {"volume": parts["volume"], "path": values.inner_path(parts["target"], "--mount: target")}, None
+
+
+# --- secrets -----------------------------------------------------------------------------------------------------
+
+_FORM = "write NAME[,target=PATH][,uid=0][,gid=0][,mode=0444], or NAME,type=env[,target=VARIABLE]"
+_SECRET_KEYS = ("source", "type", "target", "uid", "gid", "mode")
+#: Other words for these keys.
+_SECRET_WORDS = {"src": "source", "dst": "target", "destination": "target"}
+
+
+def add_secrets(app: dict[str, Json], texts: tuple[str, ...]) -> None:
+    """Adds the secrets of the option to an app in a pod's document.
+
+    :raises UsageError: one is malformed, or two have the same target.
+    """
+    from kurma_core.appc.manifest_reader import Reader
+    from kurma_core.appc.secrets import conflicts, read_secrets
+
+    found: list[dict[str, Json]] = []
+    read: list[AppSecret] = []
+    for text in texts:
+        secret = _secret(text)
+        try:
+            read += read_secrets(Reader({"secrets": [dict(secret)]}, "$", None))
+        except ManifestError as error:
+            where, expected, was = (str(error.data[each]) for each in ("path", "expected", "found"))
+            key = where.removeprefix("$.secrets[0].")
+            raise UsageError(f"--secret: {key}: expected {expected}, found {was}", hint=_FORM) from None
+        found.append(secret)
+    if clashes := conflicts(read):
+        raise UsageError(
+            f"--secret: the targets overlap: {'; '.join(clashes)}",
+            hint="give each secret a target of its own: --secret NAME,target=PATH",
+        )
+    app["secrets"] = [*(app.get("secrets") or []), *found]
+
+
+def _secret(text: str) -> dict[str, Json]:
+    """``NAME[,type=mount|env][,target=PATH|VARIABLE][,uid=…][,gid=…][,mode=…]``, as podman has it, or with
+    ``source=NAME`` at any place, as other engines have it."""
+    first, *parts = text.split(",")
+    name: str | None = first
+    if first.partition("=")[0] in (*_SECRET_KEYS, *_SECRET_WORDS) and "=" in first:
+        name, parts = None, [first, *parts]
+    given: dict[str, str] = {}
+    for part in parts:
+        key, _, value = part.partition("=")
+        key = _SECRET_WORDS.get(key, key)
+        if key in given or not value or key not in _SECRET_KEYS or (key == "source" and name is not None):
+            raise UsageError(f"--secret: malformed {part!r} in {text!r}", hint=_FORM)
+        given[key] = value
+    name = given.pop("source", name)
+    if not name:
+        raise UsageError(f"--secret: {text!r} names no secret", hint=_FORM)
+    secret: dict[str, Json] = {"name": name}
+    kind = given.pop("type", "mount")
+    if kind not in ("mount", "env"):
+        raise UsageError(f"--secret: {text!r}: type must be mount or env", hint=_FORM)
+    if kind == "env":
+        secret["environment"] = given.pop("target", name)
+    for key, value in given.items():
+        if key in ("uid", "gid"):
+            if not (value.isascii() and value.isdecimal()):
+                raise UsageError(f"--secret: {key} must be a number, not {value!r}", hint=_FORM)
+            secret[key] = int(value)
+        else:
+            secret[key] = values.mode(value, "--secret") if key == "mode" else value
+    return secret

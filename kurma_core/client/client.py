@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
     from kurma_core.api.images import Key
     from kurma_core.api.operations import Progress, Transport
+    from kurma_core.api.pods import RootChange
     from kurma_core.client import Settings
     from kurma_core.client.local.managers import Managers
     from kurma_core.config import Config
+    from kurma_core.models.image import ImageRecord
     from kurma_core.models.pod import PodRecord
 
     Json = Any
@@ -95,11 +97,22 @@ class Client(Api):
         whole: bool = False,
         follow: bool = False,
     ) -> None:
-        """Copies from an app that runs; see :func:`kurma_core.pods.inside.copy_files.copy_out`."""
+        """Copies from an app that runs, or from the kept root of one that has ended; see
+        :func:`kurma_core.pods.inside.copy_files.copy_out`."""
         self._need_root("copy from a pod")
+        from kurma_core.models.pod import ENDED_STATES
         from kurma_core.pods.inside.copy_files import copy_out
+        from kurma_core.pods.inside.copy_source import AppRoot, Place
 
-        copy_out(self.pod(pod), app, path, target, self.settings.note, whole=whole, follow=follow)
+        record = self.pod(pod)
+        inside: Place
+        if record.state in ENDED_STATES and record.keeps_root:
+            from kurma_core.pods.inside.kept_root import KeptRoot
+
+            inside = KeptRoot(self.here.services, record, app)
+        else:
+            inside = AppRoot(record, app)
+        copy_out(inside, path, target, self.settings.note, whole=whole, follow=follow)
 
     def copy_in(
         self,
@@ -116,6 +129,20 @@ class Client(Api):
         from kurma_core.pods.inside.copy_files import copy_in
 
         copy_in(self.pod(pod), app, source, path, self.settings.note, whole=whole, follow=follow)
+
+    def root_changes(self, pod: str, app: str | None) -> list[RootChange]:
+        """Lists the changes of an app to its root; see :func:`kurma_core.pods.inside.kept_root.changes`."""
+        self._need_root("compare the root of a pod's app")
+        from kurma_core.pods.inside.kept_root import changes
+
+        return changes(self.here.services, self.pod(pod), app)
+
+    def commit(self, pod: str, app: str | None, change: Callable[[Json], Json]) -> ImageRecord:
+        """Makes an image of the kept root of an app; see :func:`kurma_core.pods.inside.kept_root.commit`."""
+        self._need_root("make an image of the root of a pod's app")
+        from kurma_core.pods.inside.kept_root import commit
+
+        return commit(self.here.services, self.pod(pod), app, change)
 
     def _need_root(self, what: str) -> None:
         """As :meth:`Managers.need_root`; root needs no configuration for it."""
@@ -196,7 +223,7 @@ class Client(Api):
             os.mkdir(rootfs)
             manifest = self.here.services.stagers.export(name, format, rootfs)
             # The image runs as root wherever it is used.
-            return self.here.images.files.build(rootfs, manifest, path, owner=(0, 0))
+            return self.here.images.files.build(rootfs, manifest, path, owner=lambda _path, _status: (0, 0))
 
 
 class _Counted:

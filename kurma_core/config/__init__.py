@@ -120,10 +120,11 @@ class UsernsPoolConfig:
 
 @frozen
 class FetchersConfig:
-    """Names of the fetchers of locators without a scheme: of paths, and of names."""
+    """Names of the fetchers of locators without a scheme: of paths, of names, and of files to save images in."""
 
     paths: str
     names: str
+    saves: str
 
 
 @frozen
@@ -630,13 +631,36 @@ def _initial_pod(entry: Json, where: Where) -> InitialPodConfig:
     if not fits:
         where.key("name").fail(f"{name!r} is not a valid pod name", hint="at most 128 of a-z, 0-9, and - inside")
     try:
-        pod = PodTemplate.parse(template, warn=refuse_unknown).pod
+        pod = PodTemplate.parse(_without_files(template, where), warn=refuse_unknown).pod
     except ManifestError as error:
         where.fail(error.message, hint=error.hint)
     for index, app in enumerate(pod.apps):
         if app.image.locator is not None:
             _anywhere(app.image.locator, where.key("apps").item(index).key("image"))
     return InitialPodConfig(name, name, template)
+
+
+def _without_files(template: dict[str, Json], where: Where) -> dict[str, Json]:
+    """The template without its files of variables, which kurmad reads when it makes the pod. Their paths must be
+    absolute."""
+    apps = template.get("apps")
+    if not isinstance(apps, list):
+        return template
+    found = []
+    for index, app in enumerate(apps):
+        if isinstance(app, dict) and "environmentFiles" in app:
+            files = app["environmentFiles"]
+            paths = [] if files is None else files
+            if not isinstance(paths, list) or not all(
+                isinstance(one, str) and one.startswith("/") for one in paths
+            ):
+                where.key("apps").item(index).key("environmentFiles").fail(
+                    "expected a list of absolute paths",
+                    hint="write each path from /, for example /etc/kurma/web.env",
+                )
+            app = {key: value for key, value in app.items() if key != "environmentFiles"}
+        found.append(app)
+    return {**template, "apps": found}
 
 
 def _prefetched(locators: list[str], origins: Mapping[str, str]) -> tuple[str, ...]:

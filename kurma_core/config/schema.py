@@ -549,6 +549,7 @@ SCHEMA: tuple[Key, ...] = (
         keys=(
             Key("paths", "text", "file", "fetcher of paths: `./app.aci`"),
             Key("names", "text", "appc", "fetcher of names: `example.com/app:1.0`"),
+            Key("saves", "text", "docker-archive", "fetcher whose format `kurma image save IMAGE -o FILE` writes"),
         ),
     ),
     Key(
@@ -621,7 +622,13 @@ SCHEMA: tuple[Key, ...] = (
                 "packages",
                 "text by name",
                 {
+                    "commands/build": "kurma-build",
+                    "commands/dashboard": "kurma-dashboard",
                     "fetchers/appc": "kurma-fetch-http",
+                    "commands/compose": "kurma-compose",
+                    "commands/down": "kurma-compose",
+                    "commands/kube": "kurma-kube",
+                    "commands/up": "kurma-compose",
                     "fetchers/docker": "kurma-fetch-docker",
                     "fetchers/docker-archive": "kurma-fetch-docker",
                     "fetchers/file": "kurma-fetch-http",
@@ -636,6 +643,7 @@ SCHEMA: tuple[Key, ...] = (
                     "networks/lo": "kurma-net-lo",
                     "renderers/copy": "kurma-render-copy",
                     "renderers/overlay": "kurma-render-overlay",
+                    "services/dashboard": "kurma-dashboard",
                     "stagers/default": "kurma-stager-default",
                     "stagers/rkt": "kurma-stager-rkt",
                 },

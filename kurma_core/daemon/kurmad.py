@@ -27,6 +27,7 @@ from kurma_core.daemon.http.server import Server
 from kurma_core.daemon.metrics import Metrics
 from kurma_core.daemon.operations import KurmadTransport
 from kurma_core.daemon.pods.app_api_sockets import AppApiSockets
+from kurma_core.daemon.pods.health_checks import HealthChecks
 from kurma_core.daemon.pods.initial import InitialPods
 from kurma_core.daemon.pods.listing import Listing
 from kurma_core.daemon.pods.owned import OwnedPods, Restarts, RunningPod
@@ -93,9 +94,11 @@ class Daemon:
         self.client = self._new_client()
         pods = self.pods = DaemonInterface(self.managers.pods)
         self.owners = OwnedPods(self._ended)
+        self.health_checks = HealthChecks(pods, self.owners.running)
+        self.owners.apps.looked, self.owners.ending = self.health_checks.look, self.health_checks.forget
         self.restarts = Restarts(pods, lambda uuid: self.launch(uuid, again=True))
         self.prestarted = PrestartedPods(pods)
-        self.listing = Listing(pods)
+        self.listing = Listing(pods, self.owners.uuids)
         self.metrics = Metrics()
         self.server = Server(Dispatcher(self, self.metrics))
         self.server.checksum = config.checksum()
@@ -366,10 +369,12 @@ class Daemon:
         self.initial.close()
         self.recovery.close()
         self.restarts.close()
+        self.health_checks.close()
         self.prestarted.close()
         if self._stop_pods:
-            self.owners.stop_all(2 * self.config.stop_timeout + _STOPPING)
+            self.owners.stop_all(self.config.stop_timeout, _STOPPING)
         self.owners.close()
+        self.listing.close()
         self._trimmer.close()
         self.client.close()
         self._run_directory.close()

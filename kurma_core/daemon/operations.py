@@ -88,12 +88,12 @@ class _Operations:
             stopped = record.unstarted and all(app.exited for app in record.apps) and not running.pod.stays
             return running.wait() if stopped or running.pod.over_at_once else record
 
-    def wait(self, pod: str) -> PodRecord:
-        running = self._daemon.running(pod)
+    def wait(self, pod: str, condition: str) -> PodRecord:
+        running = self._daemon.running(pod) if condition == "ended" else None
         if running is not None:
             # Any number may wait so; of watches on directories a host has few.
             return running.wait_asked()
-        return self._local.wait(pod)
+        return self._local.wait(pod, condition=condition)
 
     def run(self, request: PodRequest, **given: Any) -> PodRecord:
         raise UsageError("kurmad itself runs no pod in the foreground", hint="prepare the pod with start=True")

@@ -18,6 +18,7 @@ from kurma_core.errors import (
     FetchDigestError,
     FetchError,
     FetchNotFoundError,
+    HostError,
     KurmaError,
     PluginError,
     StoreError,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         RemoteArchive,
         RemoteBlobHooks,
         RemoteLayers,
+        StoredImage,
     )
 
 
@@ -284,6 +286,51 @@ class Fetching:
                 else:
                     meant = f"did you mean {address.text}?"
                 error.hint = meant if error.hint is None else f"{error.hint}; {meant}"
+
+    def destination(self, text: str) -> Locator:
+        """Parses the destination of :meth:`push`: an address or, of a name, the address that it means.
+
+        A name without a host needs ``short_names``, so that no image goes to a host that the user has not named.
+
+        :raises UsageError: it is not a destination.
+        """
+        try:
+            found = self._parse(text)
+            if found.name is None:
+                return found
+        except UsageError:
+            if "://" in text or not text:
+                raise
+        meant, host = self.short_name(text), text.partition("/")[0].lower()
+        for address in meant or self._addresses(text, ""):
+            if meant or address.text.partition("://")[2].partition("/")[0] == host:
+                return address
+        first, slash, _ = text.partition("/")
+        named = slash and (set(first) & {".", ":"} or first == "localhost")
+        why = "no registry has such a name (names are in lower case)" if named else "a name without a host"
+        error = UsageError(f"{text}: not a destination for an image: {why}")
+        self.hint_address(text, error)
+        raise error
+
+    def push(self, locator: Locator, image: StoredImage, request: FetchRequest) -> str:
+        """Has the destination's fetcher write an image there. :returns: the digest that identifies it there.
+
+        If the operation is cancelled while a server does not answer, the call is abandoned.
+
+        :raises FetchError: the destination refuses. :raises HostError: a file cannot be written.
+        :raises UsageError: the fetcher writes no images.
+        """
+        fetcher = self._driver_for(locator)
+        try:
+            if self._kind(locator.scheme) == "path":
+                return fetcher.push(locator.text, image, request)
+            return abandoning(lambda: fetcher.push(locator.text, image, request))
+        except PluginError as error:
+            error.prefix(locator.text)
+            raise
+        except OSError as error:
+            what = f"cannot write {locator.text}: {(error.strerror or str(error)).lower()}"
+            raise HostError(what, path=error.filename, errno=error.errno) from error
 
     def log_in(self, address: str, user: str, secret: str, request: FetchRequest) -> str:
         """Has the address's fetcher check and keep credentials. :returns: the file that keeps them.

@@ -63,7 +63,7 @@ def moment(text: str, now_ns: int | None = None) -> int:
     elif text.replace(".", "", 1).isdigit():
         found = _number(text, _SECOND)
     else:
-        found = (time.time_ns() if now_ns is None else now_ns) - _duration(text)
+        found = (time.time_ns() if now_ns is None else now_ns) - duration(text)
     if found >= _LAST:
         raise ValueError(text)
     return found
@@ -76,7 +76,11 @@ def _number(text: str, unit: int) -> int:
     return int(whole or "0") * unit + int(fraction or "0") * unit // int("1" + "0" * len(fraction))
 
 
-def _duration(text: str) -> int:
+def duration(text: str) -> int:
+    """Parses a duration such as ``1h30m`` or ``500ms``. :returns: nanoseconds.
+
+    :raises ValueError: the text has another format.
+    """
     if not text:
         raise ValueError(text)
     total, rest = 0, text

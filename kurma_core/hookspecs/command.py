@@ -11,7 +11,7 @@ from kurma_core.hookspecs import Hooks, hookspec
 if TYPE_CHECKING:
     from typer import Typer
 
-    from kurma_core.api.operations import Api
+    from kurma_core.api.operations import Api, Progress
 
 
 class CommandSession(Protocol):
@@ -27,6 +27,15 @@ class CommandSession(Protocol):
 
         :raises KurmaError: the configuration is wrong, or kurmad refuses the caller.
         """
+        ...
+
+    def need_daemon(self) -> None:
+        """Starts kurmad if none runs, for pods that outlive the command. ``client`` works by way of it from then
+        on."""
+        ...
+
+    def progress(self) -> Progress | None:
+        """A progress bar for operations that take one; None: standard error is not a terminal."""
         ...
 
     def line(self, text: str) -> None:
@@ -49,7 +58,7 @@ RESERVED = frozenset(
         *("run", "prepare", "run-prepared", "start", "restart", "list", "show", "status", "wait"),
         *("cat-manifest", "logs", "stats", "top", "events", "enter", "exec", "attach", "cp", "stop"),
         *("kill", "rm", "gc", "app", "image", "trust", "pod", "stager", "network", "isolators"),
-        "annotate",
+        *("annotate", "commit", "diff", "healthcheck", "secret", "volume"),
         *("plugins", "config", "daemon", "info", "system", "version", "completion", "ps", "ls"),
         *("images", "pull", "fetch", "inspect", "rmi", "create", "login", "logout"),
     )

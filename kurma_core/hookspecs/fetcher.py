@@ -178,6 +178,35 @@ class FetchRequest:
             )
 
 
+class StoredLayer(Protocol):
+    """A layer of an image that the store has."""
+
+    def write(self, out: BinaryIO) -> None:
+        """Writes the layer: an uncompressed tar in the form of :class:`RemoteLayer`. The bytes are always the same
+        for the same layer; they may differ from those that a source shipped, since the store keeps the extracted
+        files.
+
+        It moves the progress of the present :class:`kurma_core.cancellation.phase` by each file.
+
+        :param out: gets the bytes.
+        :raises ImageError: the store is damaged, or such a tar cannot hold a file of the layer.
+        :raises OSError: a file cannot be read, or ``out`` cannot be written.
+        """
+        ...
+
+
+@frozen
+class StoredImage:
+    """An image that the store has, with its dependencies, for :meth:`FetcherHooks.push`.
+
+    :param manifest: its App Container image manifest.
+    :param layers: lowest first; together they are its root filesystem.
+    """
+
+    manifest: ImageManifest
+    layers: tuple[StoredLayer, ...]
+
+
 class ImageFiles(Protocol):
     """The files of an image that the store has, its layers stacked."""
 
@@ -278,6 +307,25 @@ class FetcherHooks(Hooks):
         :returns: whole locators, scheme included, best first. Empty: the name is none of yours.
         """
         return ()
+
+    @hookspec(raises=(OSError,))
+    def push(self, locator: str, image: StoredImage, request: FetchRequest) -> str:
+        """Writes an image to the locator, so that ``resolve`` finds it there. A failure, also of the process,
+        leaves the locator without an image, or with its image of before.
+
+        :class:`kurma_core.cancellation.phase` shows progress to the user.
+
+        :called: by ``kurma image save`` and ``kurma image push``
+        :param locator: as for ``resolve``; the path in one of a ``path`` is absolute.
+        :param image: the image to write. :param request: the checks that are relaxed, and credentials.
+        :returns: the digest that identifies the image there (``sha256:…``).
+        :raises FetchError: the destination does not answer, or refuses.
+        :raises UsageError: the locator is malformed.
+        :raises OSError: a file cannot be written.
+        """
+        from kurma_core.errors import UsageError
+
+        raise UsageError(f"{locator}: the fetcher of this scheme only fetches, and cannot write images")
 
     @hookspec
     def log_in(self, locator: str, user: str, secret: str, request: FetchRequest) -> str:

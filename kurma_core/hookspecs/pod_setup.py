@@ -17,6 +17,29 @@ if TYPE_CHECKING:
 
 
 @frozen
+class SecretSetup:
+    """One secret of an app. Nothing may record or show its value.
+
+    :param name: of the secret.
+    :param value: its value.
+    :param path: of its file in the app; None: it is a variable of the app's environment.
+    :param variable: name of that variable; None: it is a file.
+    :param uid: owner of the file on the host. :param gid: its group. :param mode: its permission bits.
+    """
+
+    name: str
+    value: bytes
+    path: str | None = None
+    variable: str | None = None
+    uid: int = 0
+    gid: int = 0
+    mode: int = 0o400
+
+    def __repr__(self) -> str:
+        return f"SecretSetup({self.name!r})"
+
+
+@frozen
 class AppSetup:
     """One app of a pod, as a stager gets it.
 
@@ -38,6 +61,7 @@ class AppSetup:
         image's ``hosts``.
     :param log_path: path of its log below :attr:`PodSetup.log_directory`; empty: it has no log. None: its log is
         in the pod's directory.
+    :param secrets: only for a driver with ``secrets``.
     """
 
     name: str
@@ -52,6 +76,7 @@ class AppSetup:
     terminal: bool = False
     replace_files: tuple[str, ...] = ()
     log_path: str | None = None
+    secrets: tuple[SecretSetup, ...] = ()
 
 
 @frozen
@@ -73,7 +98,8 @@ class VolumeSetup:
     :param image: ID of the image whose files the volume has, read-only; None: it is another volume.
     :param layers: of an image volume, which has no ``source``: its files, top first; never write to them. Empty:
         no app of this setup mounts it.
-    :param sub_path: of an image volume: the path in it that is mounted, relative; empty: its root.
+    :param sub_path: the path in the volume that is mounted, relative; empty: its root. Apps may have changed
+        ``source`` below its root: never follow a link on this path.
     """
 
     name: str
@@ -88,6 +114,11 @@ class VolumeSetup:
     image: str | None = None
     layers: tuple[RenderedLayer, ...] = ()
     sub_path: str = ""
+
+    @property
+    def mounted(self) -> str:
+        """The path on the host that is mounted, of a volume with a ``source``."""
+        return f"{self.source}/{self.sub_path}" if self.sub_path else self.source
 
 
 def needed_kind(
@@ -105,6 +136,8 @@ def needed_kind(
             volume = volumes[mount.volume]
             if volume.image:
                 return f"volume {volume.name} is of an image"
+            if volume.sub_path:
+                return f"volume {volume.name} is mounted in part"
             if volume.propagation != "private":
                 return f"volume {volume.name} has the propagation {volume.propagation}"
             if volume.read_only_submounts is not None:

@@ -37,8 +37,8 @@ class StagerFeatures:
     :param host_powers: it applies the parts of plans about the host's devices and namespaces, and about privileged
         apps (version 3). Otherwise the core refuses pods that need them.
     :param volume_kinds: it mounts volumes of images, volumes whose mounts propagate, volumes with mount options,
-        volumes below others, and read-only volumes with submounts as the user says. Otherwise the core refuses
-        pods that have such volumes.
+        volumes below others, parts of volumes (:attr:`.pod_setup.VolumeSetup.sub_path`), and read-only volumes
+        with submounts as the user says. Otherwise the core refuses pods that have such volumes.
     :param user_namespaces: it applies :attr:`PodSetup.userns`. Otherwise pods with a user namespace are refused.
     :param pid_namespaces: it gives apps the PID namespace that their annotation ``kurma.io/pid`` names. Otherwise
         apps that ask for another one than the pod's are refused.
@@ -50,6 +50,11 @@ class StagerFeatures:
         whenever that file exists. A daemon then calls ``status`` again only after the file has changed.
     :param log_directories: it applies :attr:`PodSetup.log_directory` and :attr:`AppSetup.log_path`. Otherwise pods
         that ask for these are refused.
+    :param secrets: it gives apps :attr:`AppSetup.secrets`, and records no value. Otherwise pods with secrets are
+        refused.
+    :param kept_roots: it writes the changes of each execution of an app to ``pod/apps/APP/NUMBER/upper`` below the
+        pod's directory, with an overlay's ``work`` beside it; without ``work``, ``upper`` is the whole root.
+        Otherwise pods that keep their apps' roots are refused.
     :param ends_with_exit_code: its stagers exit with the exit code of their pods. Otherwise a status other than 0
         is a failure of the stager.
     """
@@ -64,7 +69,9 @@ class StagerFeatures:
     default_hostname: str = ""
     status_file: bool = False
     log_directories: bool = False
+    kept_roots: bool = False
     ends_with_exit_code: bool = False
+    secrets: bool = False
 
 
 class RunningStagerHooks(Hooks):

@@ -159,6 +159,7 @@ def _refuse(entry: Entry) -> None:
     raise HostileArchiveError(
         f"the archive is refused for its entry '{name}': an image holds `manifest` (or, an early one, `app`, "
         "`fileset` or both) and `rootfs`, and nothing else",
+        hint="an archive of another format is fetched as SCHEME:FILE; `kurma plugins list` names the schemes",
         entry=name,
     )
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
     from kurma_core.appc.manifest_reader import Warn
 
+    Owner = Callable[[bytes, os.stat_result], tuple[int, int] | None]
 
 _PIECE = 1 << 18
 
@@ -41,7 +42,7 @@ def build_archive(
     *,
     compress: str = "",
     warn: Warn | None = None,
-    owner: tuple[int, int] | None = None,
+    owner: Owner | None = None,
 ) -> str:
     """Writes an image archive: the manifest, then ``rootfs`` in the order of its names' bytes.
 
@@ -52,7 +53,8 @@ def build_archive(
     :param rootfs: directory with the root filesystem; None: an empty one. Links in it are not followed.
     :param compress: ``""``, ``gzip``, ``bzip2``, ``xz`` or ``zstd``.
     :param warn: called with one line for each unknown key of the manifest.
-    :param owner: user and group of all files in the archive, instead of their own.
+    :param owner: gives the user and group of each file in the archive, by its path below ``rootfs`` and its
+        status; None: the file is left out. Without it, files keep their own.
     :returns: the image's ID.
     :raises ManifestError: the manifest violates the specification.
     :raises ArchiveError: an image cannot contain such a file, or a file changes while it is read.
@@ -92,10 +94,12 @@ def add_manifest(writer: TarWriter, manifest: bytes) -> None:
     writer.add(Entry(b"manifest", FILE, mode=0o644, size=len(manifest)), (manifest,))
 
 
-def _add_tree(writer: TarWriter, root: int, owner: tuple[int, int] | None) -> None:
+def _add_tree(writer: TarWriter, root: int, owner: Owner | None) -> None:
     first: dict[tuple[int, int], bytes] = {}
     for path, parent, name, status in walk(root):
-        add_file(writer, b"rootfs/" + path if path else b"rootfs", parent, name, status, first, owner)
+        owners = None if owner is None else owner(path, status)
+        if owner is None or owners is not None:
+            add_file(writer, b"rootfs/" + path if path else b"rootfs", parent, name, status, first, owners)
 
 
 def add_file(

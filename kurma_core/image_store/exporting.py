@@ -1,4 +1,4 @@
-"""Exports images as archives: merges their layers, applies whiteouts, computes the image ID."""
+"""Exports images as archives, and single layers: merges layers, applies whiteouts, computes the image ID."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from queue import SimpleQueue
 from threading import Semaphore, Thread
 from typing import NamedTuple
 
-from kurma_core.cancellation import check
-from kurma_core.errors import StoreError
+from kurma_core.cancellation import check, step
+from kurma_core.errors import ArchiveError, StoreError
 from kurma_core.hookspecs.renderer import ImageLayer
 from kurma_core.image_store.builder import TarWriter, add_file, add_manifest
 from kurma_core.image_store.durable import guard
 from kurma_core.image_store.file_records import open_tree, walk
+from kurma_core.image_store.tar_entries import FILE, Entry, show
 from kurma_core.linux.beneath import open_beneath
 
 TYPE_CHECKING = False
@@ -85,6 +86,46 @@ def _unpack(archive: str, out: BinaryIO) -> str:
             digest.update(piece)
             out.write(piece)
     return f"sha512-{digest.hexdigest()}"
+
+
+#: Names with this beginning remove files of lower layers.
+_WHITEOUT = b".wh."
+
+
+def write_layer(layer: ImageLayer, write: Callable[[bytes], object]) -> None:
+    """Writes one layer as a tar that :func:`.archive_layout.read_layer` reads as the same layer. The same layer
+    always gives the same bytes. Implied directories get no entry, so that those below keep their attributes.
+
+    :raises ArchiveError: a file cannot be written as it is. :raises OSError: as the kernel says.
+    """
+    hidden: dict[bytes, list[bytes]] = {}
+    for removed in sorted(map(os.fsencode, layer.removed)):
+        parent, _, name = removed.rpartition(b"/")
+        hidden.setdefault(parent, []).append(_WHITEOUT + name)
+    for opaque in map(os.fsencode, layer.opaque):
+        hidden.setdefault(opaque, []).insert(0, _WHITEOUT + b".wh..opq")
+    implied = frozenset(map(os.fsencode, layer.implied))
+    first: dict[tuple[int, int], bytes] = {}
+    writer = TarWriter(write)
+    root = open_tree(layer.path)
+    try:
+        for path, parent_fd, name, status in walk(root):
+            if name.startswith(_WHITEOUT):
+                raise ArchiveError(f"'{show(path)}' would remove files in a layer", path=show(path))
+            if path not in implied or not stat.S_ISDIR(status.st_mode):
+                add_file(writer, path or b".", parent_fd, name, status, first)
+            _add_whiteouts(writer, path, hidden)
+            step()
+    finally:
+        os.close(root)
+    for path in sorted(hidden):  # of directories that the layer lacks
+        _add_whiteouts(writer, path, hidden)
+    writer.close()
+
+
+def _add_whiteouts(writer: TarWriter, directory: bytes, hidden: dict[bytes, list[bytes]]) -> None:
+    for name in hidden.pop(directory, ()):
+        writer.add(Entry(directory + b"/" + name if directory else name, FILE, mode=0o644))
 
 
 _NEVER = 1 << 30

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from kurma_core.journal import Journal
     from kurma_core.models.image import FetchCredentials
     from kurma_core.trust.encryption import Passphrases
+    from kurma_core.trust.machine_key import MachineKey
 
     #: Makes the function that decrypts the archive of that name, if it is encrypted.
     Opener = Callable[[str], Decrypt]
@@ -60,6 +61,7 @@ class Acquisition:
     :param opener: opens encrypted archives.
     :param platform: os and arch wanted, as the App Container specification spells them.
     :param credentials: of the caller, for the sources of this run; None: those of the machine.
+    :param build_key: the key of images built here, if this machine has built it; None: the policy judges it.
     """
 
     store: ImageStore
@@ -74,6 +76,7 @@ class Acquisition:
     opener: Opener
     progress: Progress | None = None
     credentials: FetchCredentials | None = None
+    build_key: MachineKey | None = None
 
     def get(
         self,
@@ -175,6 +178,7 @@ class Acquisition:
 
     def _fetch(self, locator: Locator, known: KnownImage | None, expected: Expectation) -> ImageRecord:
         system, arch = self.platform
+        known = None if self.build_key is not None else known
         stored = self._stored(known, locator, expected) if known is not None else None
         before = known.key if known is not None and stored is not None else None
         request = FetchRequest(system, arch, self.insecure, before, self.credentials)
@@ -188,6 +192,11 @@ class Acquisition:
         if stored is not None and key is not None and key == before and not again:
             self._remember(locator, stored, key, remote)
             return stored
+        if self.build_key is not None and (isinstance(remote, RemoteArchive) or remote.transport != LOCAL):
+            raise UsageError(
+                f"{locator.text}: cannot have been built here: it is not a file of layers on this machine",
+                hint="fetch it: kurma image fetch, without built",
+            )
         if isinstance(remote, RemoteArchive):
             record = self._archive(locator, remote, expected)
         else:
@@ -200,6 +209,8 @@ class Acquisition:
     def _remember(
         self, locator: Locator, record: ImageRecord, key: str | None, remote: RemoteArchive | RemoteLayers
     ) -> None:
+        if self.build_key is not None:
+            return  # the file is removed after this
         found = KnownImage(record.id, key, time.time(), remote.max_age, remote.transport)
         self.known.put(locator.text, self._platform, found)
 
@@ -243,7 +254,7 @@ class Acquisition:
         from kurma_core.images.layer_fetch import fetch_layers
         from kurma_core.images.user_groups import ImageFiles
 
-        voucher = self.policy.judge_layers(remote)
+        voucher = None if self.build_key is not None else self.policy.judge_layers(remote)
         with self.store.holds.keeping(used=False):
             try:
                 keys = fetch_layers(self.store, self.fetching, remote, self.progress)
@@ -252,7 +263,11 @@ class Acquisition:
                 raise
             files = ImageFiles([self.store.layer(key) for key in keys])
             manifest = self.fetching.complete_manifest(locator, remote.manifest, files)
-            provenance = self._provenance(remote, REGISTRY, voucher)
+            if voucher is not None:
+                provenance = self._provenance(remote, REGISTRY, voucher)
+            else:
+                key = None if self.build_key is None else self.build_key.fingerprint()
+                provenance = Provenance(f"build:{manifest.name}", timestamp(), "local", fingerprint=key)
             return self.store.add_layered(manifest, keys, provenance, self.conventions(manifest))
 
     def _provenance(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kurma_core.image_store import ImageStore, Limits
     from kurma_core.image_store.archive_layout import ArchiveFacts
     from kurma_core.image_store.archive_stream import Decrypt
+    from kurma_core.image_store.builder import Owner
     from kurma_core.images.acquisition import Opener
     from kurma_core.models.image import Conventions, ImageRecord, Provenance
     from kurma_core.trust import Trust
@@ -67,14 +68,14 @@ class ArchiveFiles:
         *,
         compress: str = "",
         passphrase: bytes | None = None,
-        owner: tuple[int, int] | None = None,
+        owner: Owner | None = None,
     ) -> str:
         """Makes an archive of a directory, reproducibly. A failure leaves no file.
 
         :param rootfs: None: an empty root filesystem.
         :param compress: ``""``, ``gzip``, ``bzip2``, ``xz`` or ``zstd``.
         :param passphrase: encrypts it; the ID is that of the archive before encryption.
-        :param owner: user and group of all files in it, instead of the files' own.
+        :param owner: see :func:`kurma_core.image_store.builder.build_archive`.
         :returns: the image's ID.
         :raises ManifestError: :raises ArchiveError: :raises HostError: the file cannot be written.
         :raises UsageError: the file is inside of ``rootfs``, or would replace a file that is not regular.

@@ -41,7 +41,7 @@ from kurma_core.trust import Trust
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
-    from kurma_core.api.images import DiskUse, ImageChecked, ImageGc
+    from kurma_core.api.images import DiskUse, ImageChecked, ImageGc, ImagePushed
     from kurma_core.api.operations import Progress
     from kurma_core.appc.image import ImageManifest
     from kurma_core.appc.pod import RuntimeImage
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from kurma_core.fetching import Locator
     from kurma_core.hookspecs.renderer import RendererHooks
     from kurma_core.hookspecs.stager import StagerImageHooks
+    from kurma_core.image_store.builder import Owner
     from kurma_core.images.archive_files import ArchiveFiles
     from kurma_core.images.garbage_collection import GarbageCollector, Used
     from kurma_core.images.keys import KeyManager
@@ -163,6 +164,7 @@ class ImageManager:
         progress: Progress | None = None,
         credentials: FetchCredentials | None = None,
         manager: str | None = None,
+        built: bool = False,
     ) -> ImageRecord:
         """Brings an image and its dependencies into the store, verified by the trust policy.
 
@@ -172,7 +174,8 @@ class ImageManager:
             recorded.
         :param credentials: for the image's source, in this run only. Dependencies are fetched without them.
         :param manager: the program that manages the image from now on; None: none is added.
-        :raises UsageError: the locator or an option is malformed.
+        :param built: a program has built the file on this machine: its name finds it, as after :meth:`build`.
+        :raises UsageError: the locator or an option is malformed; ``built``, and it is not a file of layers.
         :raises FetchError: in one of its kinds.
         :raises TrustError: the image is not trusted.
         :raises ArchiveError: the archive is not an image.
@@ -186,6 +189,8 @@ class ImageManager:
         if credentials is not None and found.path is not None:
             raise UsageError(f"{locator}: credentials are of no use for a file", hint="leave them out")
         own = acquisition if credentials is None else replace(acquisition, credentials=credentials)
+        if built:
+            own = replace(own, build_key=self._trust.build_key)
         # The next file to fetch may be a dependency of this one.
         return self._take(
             found,
@@ -353,10 +358,11 @@ class ImageManager:
 
     # --- building ------------------------------------------------------------------------------------------------
 
-    def build(self, rootfs: str, manifest: Mapping[str, Json]) -> ImageRecord:
+    def build(self, rootfs: str, manifest: Mapping[str, Json], *, owner: Owner | None = None) -> ImageRecord:
         """Makes an image of a directory and puts it into the store, signed with the key of images built here. Its
         name finds it there, unless a key is trusted for the name.
 
+        :param owner: see :func:`kurma_core.image_store.builder.build_archive`.
         :raises ManifestError: :raises ArchiveError: the directory holds what an image must not.
         :raises StoreError: the disk is full, …
         :raises TrustError: the key cannot be made.
@@ -375,7 +381,7 @@ class ImageManager:
         ):
             archive = f"{work.path}/image.aci"
             with open(archive, "xb") as out:
-                build_archive(rootfs, manifest, out, warn=self._note)
+                build_archive(rootfs, manifest, out, warn=self._note, owner=owner)
             provenance = Provenance(f"build:{manifest['name']}", timestamp(), "local")
             record = commit_built(
                 self.store,
@@ -425,6 +431,39 @@ class ImageManager:
                     if layer.id not in graph.manifests:
                         self.store.verify(layer.id, deep=True)
         return rendered
+
+    # --- pushing -------------------------------------------------------------------------------------------------
+
+    def push(
+        self,
+        reference: str,
+        destination: str | None = None,
+        *,
+        insecure: Collection[str] = frozenset(),
+        credentials: FetchCredentials | None = None,
+    ) -> ImagePushed:
+        """Has a fetcher write an image of the store, with its dependencies, to a file or a registry.
+
+        :param destination: an address, or a name that means one; None: the registry that it came from.
+        :param insecure: checks relaxed in this run: ``tls``, ``http``.
+        :param credentials: for the destination, in this run only.
+        :raises ImageNotFoundError: :raises UsageError: it is not a destination for images.
+        :raises RenderError: a dependency is missing, …
+        :raises FetchError: the destination refuses. :raises HostError: a file cannot be written.
+        """
+        from kurma_core.api.images import ImagePushed
+        from kurma_core.images.dependencies import Graph
+        from kurma_core.images.pushing import origin, stored_image
+
+        record = self.get(reference)
+        locator = self._fetching.destination(destination or origin(record))
+        request = FetchRequest(*host_platform(), relaxations(insecure), credentials=credentials)
+        tell_relaxations(request.insecure, locator.text, self._note)
+        with self.keeping():
+            node = Graph(self.store, self._policy(insecure), self._holds.hold).node(record.id)
+            image = stored_image(node, lambda: self.render(record.id, insecure=insecure))
+            digest = self._fetching.push(locator, image, request)
+        return ImagePushed(record.id, locator.text, digest)
 
     # --- images with host privilege ------------------------------------------------------------------------------
 

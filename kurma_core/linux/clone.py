@@ -78,6 +78,19 @@ class Birthplace:
             self.close()
             raise
 
+    @classmethod
+    def of_descriptors(cls, unified: int, tasks: Iterable[int]) -> Birthplace:
+        """A cgroup that another process has opened, see :meth:`descriptors`. It owns the descriptors now."""
+        place = cls(())
+        if unified >= 0:
+            place._unified = ("its cgroup", unified)
+        place._tasks = [("its cgroup", fd) for fd in tasks]
+        return place
+
+    def descriptors(self) -> tuple[int, list[int]]:
+        """The directory on the v2 hierarchy (-1: it is on none), and the files ``tasks`` on v1."""
+        return -1 if self._unified is None else self._unified[1], [fd for _, fd in self._tasks]
+
     def clone(self, flags: int = 0, *, move: bool = False) -> tuple[int, int]:
         """As :func:`clone`. The child must call :meth:`join`.
 

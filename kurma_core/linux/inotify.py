@@ -15,12 +15,13 @@ import sys
 
 from kurma_core.linux import libc
 
-#: Kinds of events: a file was written, written and closed, renamed away, renamed to this place, or made.
+#: Kinds of events: a file was written, written and closed, renamed away, renamed to this place, made, or removed.
 IN_MODIFY = 0x2
 IN_CLOSE_WRITE = 0x8
 IN_MOVED_FROM = 0x40
 IN_MOVED_TO = 0x80
 IN_CREATE = 0x100
+IN_DELETE = 0x200
 #: Events were lost; a watch was removed, for example because its directory was.
 IN_Q_OVERFLOW, IN_IGNORED = 0x4000, 0x8000
 

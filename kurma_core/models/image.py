@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from _collections_abc import Mapping  # without collections
 
+from kurma_core.models.health import HealthCheck
 from kurma_core.schema import Count, JsonValue, Timestamp, Words
 from kurma_core.value import field, frozen
 
@@ -45,7 +46,7 @@ class Provenance(JsonValue):
     :param url: the final address; null: not known.
     :param digest: the verified content digest; null: there was none.
     :param fingerprint: fingerprint of the key whose signature was verified; null: there was none. Of an image that
-        ``kurma image build`` put into the store (``local``, without a source): of this machine's key for those.
+        was built here (``local``, without a source): of this machine's key for those.
     :param insecure: checks that were relaxed: of ``image``, ``tls``, ``http``, ``pubkey``.
     :param encrypted: whether its archive came encrypted.
     """
@@ -73,6 +74,7 @@ class Conventions(JsonValue):
     :param replace_files: all of the executor's files in ``/etc`` replace those of the image.
     :param fewer_capabilities: the default capabilities are those of container engines, fewer than the
         specification's.
+    :param health_check: the image's health check; null: it has none.
     """
 
     entrypoint: tuple[str, ...] | None = None
@@ -80,6 +82,7 @@ class Conventions(JsonValue):
     make_working_directory: bool = False
     replace_files: bool = False
     fewer_capabilities: bool = False
+    health_check: HealthCheck | None = None
 
 
 @frozen

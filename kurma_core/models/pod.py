@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from _collections_abc import Mapping  # without collections
 
+from kurma_core.models.health import AppHealth, HealthWord
 from kurma_core.models.isolator import IdRange, IsolatorReport
 from kurma_core.models.network import Attachment
 from kurma_core.models.summary import STATES as STATES
 from kurma_core.models.summary import State
-from kurma_core.schema import Count, ExitCode, JsonValue, Pid, Port, Timestamp, Whole, Words
+from kurma_core.schema import Count, ExitCode, JsonValue, List, Pairs, Pid, Port, Timestamp, Whole, Words, shape
 from kurma_core.value import field, frozen
 
 #: An app's annotations that give it a terminal (``true`` or ``false``), or a standard input for attached clients:
@@ -23,9 +24,13 @@ GROUP_POLICIES = ("merge", "strict")
 #: A pod's annotation with the directory of the host for its apps' logs, and an app's with the path of its log
 #: below that directory: empty: the app has no log.
 LOG_DIRECTORY, LOG_PATH = "kurma.io/log-dir", "kurma.io/log-path"
+#: Annotation of a pod: with ``true``, the changes that its apps made to their roots stay after its end.
+KEEP_ROOT = "kurma.io/keep-root"
 
 #: An app's annotation with the signal that asks it to end, by name or number; else the image's.
 STOP_SIGNAL = "kurma.io/stop-signal"
+#: The annotation of a pod with the time between the stop signal and SIGKILL.
+STOP_TIMEOUT = "kurma.io/stop-timeout"
 #: The annotation that says which PID namespace an app has, and its values; the last is the beginning of one.
 PID = "kurma.io/pid"
 PID_POD, PID_OWN, PID_HOST, PID_OF_APP = "pod", "own", "host", "app:"
@@ -49,6 +54,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from kurma_core.appc.pod import PodManifest
+
     Json = Any
     EtcContent = str
     Policy = str
@@ -60,8 +67,34 @@ else:
     Reason = Words(*REASONS)
     Signal = Whole(1, 64)
 
+_HOSTS = Pairs(("address", "names"), str, List(shape(str), tuple))
 #: Signals by which programs crash; other signals are mostly sent by people and by ``kurma stop``.
 _CRASHES = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV", 31: "SIGSYS"}
+
+
+#: Seconds.
+_LONGEST_STOP = 86400
+
+
+def stop_timeout_of(pod: PodManifest) -> float | None:
+    """Seconds between the stop signal and SIGKILL for the pod's apps; None: as configured.
+
+    :raises ManifestError: the annotation has another form.
+    """
+    text = pod.annotation(STOP_TIMEOUT)
+    if text is None:
+        return None
+    from kurma_core.errors import ManifestError  # few pods have the annotation
+    from kurma_core.formats.timestamps import duration
+
+    try:
+        seconds = float(text) if text.isascii() and text.replace(".", "", 1).isdigit() else duration(text) / 1e9
+    except (ValueError, OverflowError):
+        seconds = _LONGEST_STOP + 1
+    if seconds > _LONGEST_STOP:
+        expected = "seconds, or text such as 1m30s; at most a day"
+        raise ManifestError(f"annotation {STOP_TIMEOUT}", expected, repr(text[:40]))
+    return seconds
 
 
 @frozen
@@ -145,6 +178,7 @@ class AppStatus(AppEnd):
         ``/etc/resolv.conf``: Kurma, the image, the image with the pod's own name added (``image+name``), or
         a volume. Empty: not known.
     :param created_at: when it came into the pod; null: not known.
+    :param health: by the checks of its last execution; null: it has no health check, or has never run.
     """
 
     JSON_NAME = "AppStatus"
@@ -163,6 +197,7 @@ class AppStatus(AppEnd):
     earlier: tuple[AppExecution, ...] = ()
     files: Mapping[str, EtcContent] = field(default_factory=dict)
     created_at: Timestamp | None = None
+    health: AppHealth | None = None
 
     @property
     def says(self) -> str:
@@ -190,6 +225,12 @@ class AppStatus(AppEnd):
         if self.pid is None and self.started_at is None:
             return "created" if self.instance is None else "starting"
         return "running"
+
+    @property
+    def condition(self) -> str:
+        """Its state, and the health of a running app, for people."""
+        state = self.state
+        return state if self.health is None or state != "running" else f"{state} ({self.health.status})"
 
 
 @frozen
@@ -249,8 +290,13 @@ class PodRecord(JsonValue):
     :param isolators: a report of each.
     :param notes: for people.
     :param manifest: the pod manifest as it runs.
+    :param hostname: its host name.
+    :param dns: ``nameservers``, ``search`` and ``options`` that its caller has set; null: none.
+    :param dns_exact: these are all of ``/etc/resolv.conf``.
+    :param hosts: lines of ``/etc/hosts`` that its caller has set.
     :param manager: name of the program that manages it; null: none does.
     :param display_name: its name for people, as its manager gave it; null: ``name`` is the only one.
+    :param health: the worst health of its running apps; null: none of them has a health check.
     """
 
     JSON_NAME = "Pod"
@@ -282,8 +328,28 @@ class PodRecord(JsonValue):
     isolators: tuple[IsolatorReport, ...] = ()
     notes: tuple[str, ...] = ()
     manifest: Mapping[str, Json] = field(default_factory=dict)
+    hostname: str = ""
+    dns: Mapping[str, tuple[str, ...]] | None = None
+    dns_exact: bool = False
+    hosts: tuple[tuple[str, tuple[str, ...]], ...] = field(default=(), shape=_HOSTS)
     manager: str | None = None
     display_name: str | None = None
+    health: HealthWord | None = None
+
+    @property
+    def condition(self) -> str:
+        """Its state, and its health, for people."""
+        return self.state if self.health is None else f"{self.state} ({self.health})"
+
+    def annotation(self, name: str) -> str | None:
+        """The value of an annotation of the pod; None: it has none of that name."""
+        notes = self.manifest.get("annotations") or ()
+        return next((note["value"] for note in notes if note["name"] == name), None)
+
+    @property
+    def keeps_root(self) -> bool:
+        """Whether what its apps wrote to their roots stays after its end."""
+        return self.annotation(KEEP_ROOT) == "true"
 
     @property
     def unstarted(self) -> tuple[AppStatus, ...]:
@@ -313,12 +379,13 @@ class PodEvent:
 class AppEvent:
     """A change of one app of a pod, passed to observers.
 
-    :param kind: ``created``, ``started``, ``stopped`` (also if its restart policy starts it again) or ``removed``.
+    :param kind: ``created``, ``started``, ``stopped`` (also if its restart policy starts it again), ``removed``;
+        ``healthy`` or ``unhealthy``, when its health has become that.
     :param app: the app's name.
     :param pod: the pod's UUID. :param name: the pod's name.
     :param at: RFC 3339, UTC.
     :param detail: ``instance``: the number of the execution; of ``stopped`` also ``exitCode``, ``reason`` and
-        ``message``, as an app's status has them.
+        ``message``, as an app's status has them; of a change of health ``failingStreak``.
     """
 
     kind: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from _collections_abc import Mapping  # without collections
 
+from kurma_core.models.health import HealthWord
 from kurma_core.schema import Count, ExitCode, JsonValue, Timestamp, Words
 from kurma_core.value import field, frozen
 
@@ -43,6 +44,7 @@ class PodSummary(JsonValue):
     :param networks: empty: the pod shares the host's.
     :param images: image ID by app.
     :param image_names: by app, the image as the caller named it.
+    :param volume_images: IDs of the images that are its volumes.
     :param ports: published ports, as ``[IP:]HOST:POD/PROTOCOL``.
     :param exit_code: the first of its apps' that is not 0, in manifest order; null: it has not ended.
     :param started_at: when it was started; null: it was not.
@@ -51,6 +53,7 @@ class PodSummary(JsonValue):
     :param labels: by name.
     :param manager: name of the program that manages it; null: none does.
     :param display_name: its name for people, as its manager gave it; null: ``name`` is the only one.
+    :param health: the worst health of its running apps; null: none of them has a health check.
     """
 
     uuid: str
@@ -61,6 +64,7 @@ class PodSummary(JsonValue):
     networks: tuple[NetworkSummary, ...] = ()
     images: Mapping[str, str] = field(default_factory=dict)
     image_names: Mapping[str, str] = field(default_factory=dict)
+    volume_images: tuple[str, ...] = ()
     ports: tuple[str, ...] = ()
     exit_code: ExitCode | None = None
     started_at: Timestamp | None = None
@@ -69,3 +73,9 @@ class PodSummary(JsonValue):
     labels: Mapping[str, str] = field(default_factory=dict)
     manager: str | None = None
     display_name: str | None = None
+    health: HealthWord | None = None
+
+    @property
+    def condition(self) -> str:
+        """Its state, and its health, for people."""
+        return self.state if self.health is None else f"{self.state} ({self.health})"

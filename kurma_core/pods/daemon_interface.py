@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import time
+import signal
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import KurmaError
+from kurma_core.pods.inside import health_checks
+from kurma_core.pods.inside.health_checks import Checked
 from kurma_core.pods.inside.logs import Following, LogReader
 from kurma_core.pods.log_places import OutsideLog
 from kurma_core.pods.prepare import grants, isolators
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from kurma_core.appc.template import PodTemplate
     from kurma_core.config import Config
     from kurma_core.hookspecs.stager import CallInHooks
-    from kurma_core.models.pod import PodRecord
+    from kurma_core.models.health import HealthCheck
+    from kurma_core.models.pod import AppStatus, PodRecord
     from kurma_core.models.streams import Stdio
     from kurma_core.models.summary import PodSummary
     from kurma_core.pods.manager import PodManager
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 
 #: Reasons for which kurmad stops a pod (``cause`` in ``state.json``): see
 #: :func:`kurma_core.pods.run.pod_restarts.wanted`.
-STOPPED, SHUT_DOWN = pod_restarts.STOPPED, pod_restarts.SHUT_DOWN
+STOPPED, SHUT_DOWN, UNWELL = pod_restarts.STOPPED, pod_restarts.SHUT_DOWN, pod_restarts.UNWELL
 #: Name of an app's API socket in its directory.
 API_SOCKET = isolators.API_SOCKET
 
@@ -134,6 +136,18 @@ class DaemonInterface:
 
     def stop(self, uuid: str) -> None:
         self._manager.stopper.stop(uuid)
+
+    def kill(self, uuid: str, app: str) -> None:
+        """Kills the main process of an app. :raises KurmaError: it does not run."""
+        self._manager.stopper.kill(uuid, signal.SIGKILL, app)
+
+    def check_health(self, uuid: str, app: str) -> Checked:
+        """See :func:`kurma_core.pods.inside.health_checks.run_check`."""
+        return health_checks.run_check(self._manager.finder, self._directory(uuid), app)
+
+    def first_check(self, uuid: str, status: AppStatus, check: HealthCheck) -> float:
+        """See :func:`kurma_core.pods.inside.health_checks.first_pause`."""
+        return health_checks.first_pause(self._directory(uuid), status, check)
 
     def remove(self, uuid: str) -> None:
         """:raises PodNotFoundError: it was removed already."""
@@ -287,11 +301,6 @@ class DaemonInterface:
         """See :meth:`PodStore.each`."""
         return self._manager.store.each(self._manager.finder.recover, tell, broken)
 
-    def proof(self, directory: PodDirectory) -> Proof | None:
-        """Must be taken before :meth:`describe`; shows later whether the answer is still true. See
-        :class:`Proof`."""
-        return Proof.take(directory)
-
     def describe(
         self, directory: PodDirectory, recover: Recover | None, *, summary: bool
     ) -> tuple[PodRecord | PodSummary, bool, bool]:
@@ -317,57 +326,6 @@ class DaemonInterface:
         return how(directory, state, why)
 
 
-#: The files that decide the contents of a pod's record; the last is written by the stager.
-_FILES = ("pod.json", "state.json", "pod/status.json")
-#: Seconds for which a file must have been unchanged: a second change within one tick of the kernel's coarse clock
-#: might leave the time stamp as it was. Some file systems store whole seconds only.
-_TICK = 2.0
-_Stamp = tuple[tuple[int, ...] | None, ...]
-
-
-class Proof:
-    """Proof that a pod's files are unchanged since they were read, so that reading them again would give the same.
-
-    :param stamp: device, inode, size, and times of the last changes of each file. Replacing a file gives it
-        another inode; writing to it changes its ctime, which no process can set back.
-    """
-
-    __slots__ = ("_stamp",)
-
-    def __init__(self, stamp: _Stamp) -> None:
-        self._stamp = stamp
-
-    @classmethod
-    def take(cls, directory: PodDirectory) -> Proof | None:
-        """Must be called before the files are read. None: there can be no proof, since a file has just changed, or
-        cannot be read."""
-        stamp = _stamp(directory.path)
-        if stamp is None:
-            return None
-        now = time.time_ns()
-        newest = max(each[-1] for each in stamp if each is not None)
-        return cls(stamp) if now - newest > _TICK * 1e9 else None
-
-    def holds(self, directory: PodDirectory) -> bool:
-        """Whether the files are unchanged."""
-        return _stamp(directory.path) == self._stamp
-
-
-def _stamp(path: str) -> _Stamp | None:
-    found: list[tuple[int, ...] | None] = []
-    for name in _FILES:
-        try:
-            status = os.lstat(f"{path}/{name}")
-        except OSError as error:
-            # Every pod has the two records; only a started pod whose stager writes one has a status.json.
-            if name in _FILES[:2] or not isinstance(error, FileNotFoundError | NotADirectoryError):
-                return None
-            found.append(None)
-        else:
-            found.append((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
-    return tuple(found)
-
-
 @contextlib.contextmanager
 def following(
     directory: str, apps: Sequence[tuple[str, str | OutsideLog]]
@@ -386,6 +344,8 @@ __all__ = [
     "RESTART_POLICY",
     "SHUT_DOWN",
     "STOPPED",
+    "UNWELL",
+    "Checked",
     "DaemonInterface",
     "Following",
     "LogReader",
@@ -395,7 +355,6 @@ __all__ = [
     "PodDocument",
     "PodManager",
     "PrestartedPod",
-    "Proof",
     "Recover",
     "following",
 ]

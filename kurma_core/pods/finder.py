@@ -118,7 +118,7 @@ class PodFinder:
             except PodNotFoundError:
                 continue  # it was removed, or is just being made
             except KurmaError as error:
-                used.update(self._images_of_broken(directory, error))
+                used.update(self._in_broken(directory, error, rb"(sha512-[0-9a-f]{128})", "images"))
                 continue
             stager = (state.stager or {}).get("image")
             up = "stager" in state.steps
@@ -128,8 +128,8 @@ class PodFinder:
                 used.add(stager)
         return used
 
-    def _images_of_broken(self, directory: PodDirectory, error: KurmaError) -> set[str]:
-        """All IDs of images and trees in the text of records that cannot be parsed."""
+    def _in_broken(self, directory: PodDirectory, error: KurmaError, pattern: bytes, what: str) -> set[str]:
+        """All names of a kind in the text of records that cannot be parsed: such as IDs of images and trees."""
         import re
 
         from kurma_core.linux.cgroups import CgroupTree
@@ -137,10 +137,10 @@ class PodFinder:
         found: set[str] = set()
         for name in ("pod.json", "state.json"):
             with contextlib.suppress(OSError), open(directory.file(name), "rb") as file:
-                found.update(map(bytes.decode, re.findall(rb"sha512-[0-9a-f]{128}", file.read())))
+                found.update(map(bytes.decode, re.findall(pattern, file.read())))
         if not found and any(CgroupTree(name).pids() for name in cgroups_of_lost(directory.uuid)):
             raise PodDamagedError(
-                f"pod {directory.uuid} runs, and which images it uses cannot be read: {error.message}",
+                f"pod {directory.uuid} runs, and which {what} it uses cannot be read: {error.message}",
                 hint=f"kurma rm --force {directory.uuid}",
                 pod=directory.uuid,
             )
@@ -154,6 +154,32 @@ class PodFinder:
             if (all or pod.state not in (*ENDED_STATES, "prepared"))
             and any(one.network == network for one in pod.networks)
         ]
+
+    def volume_users(self, *, without: Collection[str] = ()) -> dict[str, list[str]]:
+        """By named volume, the names of the pods that use it, in whatever state; of pods with damaged records, the
+        UUIDs. Takes no lock, and takes no pod down.
+
+        :param without: UUIDs of pods that do not count.
+        :raises PodDamagedError: the pod of a damaged record runs, and its records name no volume.
+        """
+        users: dict[str, list[str]] = {}
+        for uuid in self.store.uuids():
+            if uuid in without:
+                continue
+            directory = self.store.directory(uuid)
+            pod = uuid
+            try:
+                document, state = directory.read_document(), directory.read_state()
+                pod, used = document.display_name or document.name, {*document.manifest.named_volumes}
+                if state.change is not None:
+                    used.update(state.change.named)
+            except PodNotFoundError:
+                continue  # it was removed, or is just being made
+            except KurmaError as error:
+                used = self._in_broken(directory, error, rb'"kurma\.io/volume": *"([^"]+)"', "volumes")
+            for volume in sorted(used):
+                users.setdefault(volume, []).append(pod)
+        return users
 
     def find(self, reference: str) -> PodDirectory:
         directory = self.store.find(reference)

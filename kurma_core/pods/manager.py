@@ -107,6 +107,11 @@ class PodManager:
                 document = pod_document(request, new.uuid, name, created_at, self.services, progress, rendered)
                 new = new.fitted(document)
                 new.record(document)
+                if document.manifest.named_volumes:
+                    from kurma_core.pods.prepare.named_volumes import make_missing
+
+                    # After the record: a volume is not removed while the record of a pod names it.
+                    make_missing(self.services, document.manifest)
                 record = record_of(directory, document, PodState("prepared"))
             except BaseException:
                 new.abandon(name)
@@ -147,10 +152,10 @@ class PodManager:
 
     @staticmethod
     def _name(request: PodRequest, uuid: str) -> str:
-        if request.name is None:
+        name = request.name or request.template.name
+        if name is None:
             first = request.template.pod.apps[0].name if request.template.pod.apps else "pod"
             return f"{first[: _NAME_LIMIT - 9]}-{uuid[:8]}"
-        name = request.name
         try:
             nearest = sanitize_name(name)
         except ManifestError:  # no character of it is allowed in a name
@@ -185,8 +190,6 @@ class PodManager:
         with contextlib.ExitStack() as undo:
             lock = self.finder.own(directory)
             undo.callback(os.close, lock)
-            directory.keep_records()
-            undo.callback(directory.drop_records)
             # Waits for a process that still finishes a change of the apps of the last run.
             with directory.apps_lock(APPS_PATIENCE):
                 document = directory.read_document()
@@ -256,7 +259,8 @@ class PodManager:
 
     def _clear(self, directory: PodDirectory, document: PodDocument) -> None:
         """Saves the logs and results of an earlier run, and removes its other files: every execution starts from a
-        clean copy.
+        clean copy. Kept roots stay until the stager is started, so that a start that fails before does not lose
+        them.
 
         :raises PodStateError: the pod cannot be started.
         """
@@ -271,12 +275,21 @@ class PodManager:
         if state.state != "prepared":
             keep_executions(directory)
         recovery.discard_remains(self.services, directory)
-        fd = os.open(directory.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(directory.path, flags)
         try:
-            for name in ("pod", "stager", "volumes"):
+            for name in ("stager", "volumes"):
+                remove_tree(fd, name)
+            if not document.keeps_root:
+                remove_tree(fd, "pod")
+                return
+            with contextlib.suppress(FileNotFoundError):
+                pod = os.open("pod", flags, dir_fd=fd)
                 try:
-                    remove_tree(fd, name)
-                except FileNotFoundError:
-                    continue
+                    for name in os.listdir(pod):
+                        if name != "apps":
+                            remove_tree(pod, name)
+                finally:
+                    os.close(pod)
         finally:
             os.close(fd)

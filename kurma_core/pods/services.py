@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.state import PodEnd
     from kurma_core.spawner.client import Spawner
+    from kurma_core.volume_store import VolumeStore
 
 
 class Services:
@@ -85,6 +86,13 @@ class Services:
         from kurma_core.journal import Journal
 
         return Journal(self.config.state_dir)
+
+    @functools.cached_property
+    def volumes(self) -> VolumeStore:
+        """The named volumes."""
+        from kurma_core.volume_store import VolumeStore
+
+        return VolumeStore(self.config.state_dir)
 
     @functools.cached_property
     def joined(self) -> JoinRecords:

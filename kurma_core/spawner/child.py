@@ -8,12 +8,14 @@ steps run as root.
 
 from __future__ import annotations
 
+import _socket
 import errno
 import fcntl
 import marshal
 import os
 
 from kurma_core.linux import (
+    descriptor_passing,
     exec_errors,  # noqa: F401 - see execute
     execute,
     mounts,
@@ -21,7 +23,7 @@ from kurma_core.linux import (
     process,
 )
 from kurma_core.linux.clone import Birthplace
-from kurma_core.spawner import root
+from kurma_core.spawner import root, wire
 from kurma_core.spawner.root import StepError
 
 TYPE_CHECKING = False
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     Request = dict[str, Any]
 
 _TIOCSCTTY = 0x540E
+_MSG_NOSIGNAL = 0x4000
 
 
 def step(name: str, path: str, function: Callable[..., Any], *args: Any) -> Any:
@@ -45,6 +48,12 @@ def step(name: str, path: str, function: Callable[..., Any], *args: Any) -> Any:
 def start(request: Request, fds: dict[int, int]) -> None:
     """Become the program of a ``SpawnPlan``; returns only by :class:`StepError`."""
     reset()
+    _enter_places(request)
+    become(request, fds)
+
+
+def _enter_places(request: Request) -> None:
+    """Enters the network namespace, the new namespaces and the new root of a ``SpawnPlan``."""
     if request["netns_path"] is not None:
         # Before /sys is mounted, which shows the network namespace of the process that mounts it.
         step("join", request["netns_path"], namespaces.enter_netns, request["netns_path"])
@@ -66,7 +75,45 @@ def start(request: Request, fds: dict[int, int]) -> None:
         root_fd = root.build(request["root"], opened)
         step("pivot", "/", mounts.pivot_root, root_fd)
         os.close(root_fd)
-    become(request, fds)
+
+
+def hand_over(request: Request, fds: dict[int, int], place: Birthplace, answer: int, server: int) -> None:
+    """Makes the root of a ``SpawnPlan``, and asks a fork server for a process in it.
+
+    docs/reference/stager_protocol.md has the protocol ("Forked stagers"). The descriptors keep the namespaces, so
+    this process need not wait.
+
+    :param answer: the socket on which the fork server answers. :param server: the fork server's socket.
+    """
+    reset()
+    # The new root may have no /proc.
+    own = os.open("/proc/self/ns", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    _enter_places(request)
+    step("directory", request["cwd"], os.chdir, request["cwd"])
+    places = [os.open(kind, os.O_RDONLY | os.O_CLOEXEC, dir_fd=own) for kind in ("mnt", "net")]
+    places += [os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in ("/", ".")]
+    unified, tasks = place.descriptors()
+    cgroups = [*([unified] if unified >= 0 else []), *tasks]
+    numbers = ",".join(map(str, fds))
+    signal = int(request["parent_death_signal"] or 0)
+    words: dict[str, object] = {"unified": int(unified >= 0), "tasks": len(tasks), "move": int(request["move"])}
+    words |= {"signal": signal, "parent": request["parent"], "descriptors": numbers}
+    text = " ".join(["fork", *(f"{word}={value}" for word, value in words.items())])
+    sent = [answer, *places, _environment(request), *cgroups, *fds.values()]
+    sock = _socket.socket(fileno=server)
+    beside = descriptor_passing.packed(sent)
+    step(wire.FORK_SERVER, "request", sock.sendmsg, [text.encode()], beside, _MSG_NOSIGNAL)
+
+
+def _environment(request: Request) -> int:
+    """The environment in a file, which the fork server does not read: a forked process must not find another
+    pod's in its memory."""
+    fd = os.memfd_create("environment", os.MFD_CLOEXEC)
+    content = b"".join([os.fsencode(f"{name}={value}") + b"\0" for name, value in request["environment"].items()])
+    while content:
+        content = content[os.write(fd, content) :]
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
 
 
 def enter(request: Request, fds: dict[int, int], pidfd: int, root_fd: int) -> None:

@@ -25,8 +25,11 @@ from kurma_core.spawn_plan import (
     UserMap,
 )
 from kurma_core.spawner import wire
+from kurma_core.spawner.fork_server import ForkServer
 from kurma_core.value import fields, frozen
 
+#: A fork server that has failed so often in a row is not started again.
+_MOST_FAILURES = 3
 _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "program.py")
 
 
@@ -54,6 +57,10 @@ class Spawner:
         self._interpreter: str = getattr(sys, "_base_executable", "") or sys.executable
         self._socket: _socket.socket | None = None
         self._pid = 0
+        #: The fork server that runs; None: there is none, or its last answer was a failure of its own.
+        self.fork_server: ForkServer | None = None
+        #: The key of the last fork server, and how often in a row it failed.
+        self._fork_key, self._fork_failures = "", 0
         #: A request is waiting for its answer.
         self._busy = False
         #: Called with the PID of the spawner's program after each start of it, before the first request.
@@ -100,8 +107,9 @@ class Spawner:
         self.settle(self._pid)
 
     def close(self) -> None:
-        """End the program, and wait for it. It can be repeated."""
+        """End the program and the fork server, and wait for them. It can be repeated."""
         with self._lock:
+            self._end_fork_server()
             self._close()
 
     def _close(self) -> None:
@@ -153,7 +161,39 @@ class Spawner:
         :raises HostError: a step before exec failed; ``data`` has ``step``, ``path`` and ``errno``.
         """
         message, fds = encode(plan)
+        with self._lock:
+            server = self.fork_server
+            if server is not None and server.key == plan.fork_server and _can_be_forked(plan):
+                asked = {**message, "action": "fork", "parent": os.getpid()}
+                answer, received = self._ask_both_ways(asked, [*fds, server.fileno()])
+                if answer.get("step") != wire.FORK_SERVER:
+                    self._fork_failures = 0
+                    return self._made(answer, received, plan.argv)
+                self._end_fork_server()
+                self._fork_failures += 1
         return self._spawned(message, fds, plan.argv)
+
+    def keep_fork_server(self, key: str, plan: SpawnPlan) -> None:
+        """Starts a fork server; see :meth:`kurma_core.spawn_plan.Starter.keep_fork_server`."""
+        with self._lock:
+            if key != self._fork_key:
+                self._fork_key, self._fork_failures = key, 0
+            server = self.fork_server
+            if server is not None and server.key == key and server.alive():
+                return
+            self._end_fork_server()
+            if self._fork_failures >= _MOST_FAILURES:
+                return
+            try:
+                self.fork_server = ForkServer(key, plan, self.start)
+            except KurmaError:
+                self._fork_failures += 1
+                raise
+
+    def _end_fork_server(self) -> None:
+        server, self.fork_server = self.fork_server, None
+        if server is not None:
+            server.end()
 
     def enter(self, plan: EnterPlan) -> SpawnedProcess:
         """Start a program in the namespaces and the root of a running process.
@@ -209,12 +249,20 @@ class Spawner:
     def _spawned(self, message: dict[str, object], fds: list[int], argv: tuple[str, ...]) -> SpawnedProcess:
         if message["parent_death_signal"] is not None:
             message["parent"] = os.getpid()
-        answer, received = self._ask_for_child({**message, "move": False}, fds)
-        if answer.get("stillborn"):
-            answer, received = self._ask_for_child({**message, "move": True}, fds)  # see linux.clone
+        return self._made(*self._ask_both_ways(message, fds), argv)
+
+    @staticmethod
+    def _made(answer: dict[str, object], received: list[int], argv: tuple[str, ...]) -> SpawnedProcess:
         _raise_failure(answer, f"cannot start {argv[0]}")
         pid, started = cast("int", answer["pid"]), cast("int", answer["start_time"])
         return SpawnedProcess(pid, process.ProcessIdentity(pid, started, process.boot_id()), received[0])
+
+    def _ask_both_ways(self, message: dict[str, object], fds: list[int]) -> tuple[dict[str, object], list[int]]:
+        """Asks for a child that is cloned into its cgroup, or else moves there: see linux.clone."""
+        answer, received = self._ask_for_child({**message, "move": False}, fds)
+        if answer.get("stillborn"):
+            answer, received = self._ask_for_child({**message, "move": True}, fds)
+        return answer, received
 
     def _ask_for_child(self, message: dict[str, object], fds: list[int]) -> tuple[dict[str, object], list[int]]:
         answer, received = self._ask(message, fds)
@@ -248,19 +296,19 @@ class Spawner:
                 answer = wire.receive(self._socket)
             except (BrokenPipeError, ConnectionResetError):
                 # The program died before it read this request: send the request to a new one.
-                self.close()
+                self._close()
                 if fresh or attempt:
                     break
                 continue
             except BaseException:
                 # Interrupted between request and answer: the next request must not get this one's answer.
-                self.close()
+                self._close()
                 raise
             if failed is not None:
                 raise failed
             if answer is not None:
                 return answer
-            self.close()
+            self._close()
             break
         raise HostError("the spawner died before it answered", hint="is memory short? see the kernel's log")
 
@@ -274,6 +322,13 @@ class Spawner:
         finally:
             self._busy = False
         return None
+
+
+def _can_be_forked(plan: SpawnPlan) -> bool:
+    """Whether a fork server can make the process: one of root, without new namespaces, host name or terminal."""
+    others = plan.namespaces or plan.hostname is not None or plan.controlling_tty
+    user = plan.uid or plan.gid or plan.groups
+    return plan.new_session and plan.child_of_caller and not others and not user
 
 
 def _raise_failure(answer: dict[str, object], what: str) -> None:

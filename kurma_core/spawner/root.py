@@ -274,6 +274,7 @@ def _write(operation: Operation, root_fd: int) -> None:
             content = memoryview(operation["content"])
             while content:
                 content = content[os.write(fd, content) :]
+            os.fchown(fd, operation["uid"], operation["gid"])
             os.fchmod(fd, operation["mode"])
         finally:
             os.close(fd)

@@ -10,8 +10,9 @@ import _signal  # type: ignore[import-not-found]
 import _socket
 import errno
 import os
+import time
 
-from kurma_core.linux import namespaces, process
+from kurma_core.linux import descriptor_passing, namespaces, process
 from kurma_core.linux.clone import CLONE_PARENT, Birthplace
 from kurma_core.linux.namespaces import CLONE_NEWNS, CLONE_NEWPID, setns
 from kurma_core.spawner import child, root, wire
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
     Request = dict[str, Any]
     Answer = tuple[dict[str, object], list[int]]
+
+_MSG_CMSG_CLOEXEC = 0x40000000
 
 
 def serve(fd: int) -> None:
@@ -57,6 +60,70 @@ def serve(fd: int) -> None:
 def _start(request: Request, fds: list[int]) -> Answer:
     flags = CLONE_NEWPID if "pid" in request["namespaces"] else 0
     return _spawn(request, flags, lambda: child.start(request, _numbered(request, fds)))
+
+
+#: Seconds within which a fork server must have answered, and the most bytes of an answer.
+_PATIENCE, _LONGEST = 10.0, 4096
+
+
+def _fork(request: Request, fds: list[int]) -> Answer:
+    """Answers the request ``fork``: as ``start``, by the fork server whose socket is the last descriptor."""
+    place = _birthplace(request)
+    heard, told = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
+
+    def run() -> None:
+        child.hand_over(request, _numbered(request, fds), place, told.fileno(), fds[-1])
+
+    try:
+        _, pidfd, report = child.fork(0, run)
+        os.close(pidfd)
+        told.close()
+        _, failure = child.read_report(report)
+        return (failure, []) if failure is not None else _forked(request, heard)
+    finally:
+        place.close()
+        heard.close()
+        told.close()
+
+
+def _forked(request: Request, heard: _socket.socket) -> Answer:
+    """Reads a fork server's answer: ``pid N`` with a pidfd from the server, and ``ready`` or ``error TEXT`` from
+    the new process. That process waits for ``go``, and ends without it: so there is never one of which the client
+    does not know."""
+    deadline = time.monotonic() + _PATIENCE
+    pid, pidfd, reason, ready = 0, -1, "", False
+    try:
+        while not (pid and (ready or reason)):
+            heard.settimeout(max(deadline - time.monotonic(), 0.001))
+            data, beside, _, _ = heard.recvmsg(_LONGEST, descriptor_passing.room(1), _MSG_CMSG_CLOEXEC)
+            word, _, rest = data.partition(b" ")
+            fds = descriptor_passing.unpacked(beside)
+            if word == b"pid" and len(fds) == 1 and pidfd < 0:
+                pid, pidfd = int(rest), fds[0]
+            elif word == b"ready" and not fds:
+                ready = True
+            elif word == b"error" and not fds:
+                reason = rest.decode(errors="replace") or "an error"
+            else:
+                for fd in fds:
+                    os.close(fd)
+                reason = reason or data.decode(errors="replace")
+                break
+        if pid and ready and not reason:
+            heard.send(b"go")
+            return {"pid": pid, "start_time": process.start_time(pid)}, [pidfd]
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    if pidfd >= 0:
+        try:  # noqa: SIM105 - contextlib is not light
+            process.pidfd_send_signal(pidfd, _signal.SIGKILL)  # it may hang; the client waits for its end
+        except ProcessLookupError:
+            pass
+    failure = OSError(errno.ECHILD, reason or "it has ended")
+    answer = child.failure_of(StepError(wire.FORK_SERVER, "answer", failure))
+    # See linux.clone.
+    answer["stillborn"] = pidfd >= 0 and not reason and not request["move"]
+    return answer, [] if pidfd < 0 else [pidfd]
 
 
 def _enter(request: Request, fds: list[int]) -> Answer:
@@ -93,6 +160,14 @@ def _hold(request: Request, fds: list[int]) -> tuple[int, int]:
     return pidfd, root_fd
 
 
+def _birthplace(request: Request) -> Birthplace:
+    """The cgroup of the new process, opened; the caller closes it."""
+    try:
+        return Birthplace(request["cgroup"])
+    except OSError as error:
+        raise StepError("cgroup", str(error.filename), error) from None
+
+
 def _numbered(request: Request, fds: list[int]) -> dict[int, int]:
     """Number in the program → descriptor here. Missing ones of 0, 1, 2 are the host's /dev/null."""
     numbered = dict(zip(request["fds"], fds, strict=False))
@@ -106,10 +181,7 @@ def _spawn(request: Request, flags: int, run: Callable[[], None]) -> Answer:
     """Fork into the cgroup, run, and wait for the exec or the failure."""
     if request["child_of_caller"]:
         flags |= CLONE_PARENT
-    try:
-        place = Birthplace(request["cgroup"])
-    except OSError as error:
-        raise StepError("cgroup", str(error.filename), error) from None
+    place = _birthplace(request)
     try:
         pid, pidfd, report = child.fork(flags, run, place, request["move"])
     finally:
@@ -265,6 +337,7 @@ def _probe(request: Request, fds: list[int]) -> Answer:
 
 _ACTIONS: dict[str, Callable[[Request, list[int]], Answer]] = {
     "start": _start,
+    "fork": _fork,
     "enter": _enter,
     "network_namespace": _make_network_namespace,
     "user_namespace": _make_user_namespace,

@@ -16,6 +16,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _socket
 
+#: The step of a failure of the fork server itself, and not of the process's root. The client then ends the fork
+#: server, and starts the program without it.
+FORK_SERVER = "fork server"
 _MSG_CMSG_CLOEXEC = 0x40000000
 _MSG_NOSIGNAL = 0x4000
 _MOST_FDS = 250

@@ -24,7 +24,7 @@ from kurma_core.stager_check.pods import app
 from kurma_core.stager_check.report import NotDone, Wrong, equal
 from kurma_core.staging.aci_stager import ISOLATORS_ANNOTATION, USERNS_ANNOTATION
 from kurma_core.staging.stager_process import CALL_INS as CALL_INS_ANNOTATION
-from kurma_core.staging.stager_process import WAITS
+from kurma_core.staging.stager_process import FORKS, WAITS
 
 if TYPE_CHECKING:
     from kurma_core.api.images import HostImage
@@ -120,6 +120,7 @@ def declared(lab: Lab, manifest: ImageManifest, report: Report) -> None:
     for prefix, annotation, what in (
         ("userns", USERNS_ANNOTATION, _user_namespaces),
         ("waits", WAITS, _waiting),
+        ("forks", FORKS, _forked),
         ("plan", ISOLATORS_ANNOTATION, _plans),
     ):
         if manifest.annotation(annotation) != "true":
@@ -177,6 +178,20 @@ def _waiting(lab: Lab, report: Report) -> None:
             main = pod.probe("main")
             equal("descriptors", main.facts["descriptors"], [0, 1, 2])
             equal("hostname", main.facts["hostname"], pod.hostname)
+            main.tell("exit", 4)
+            equal("exit code of the pod", pod.ends().exit_code, 4)
+    finally:
+        lab.driver.early = False
+
+
+def _forked(lab: Lab, report: Report) -> None:
+    lab.driver.early = True  # a fork server comes with prestarted stagers
+    try:
+        with report.line("forks.pod"), lab.pod({"main": app("main", "serve")}) as pod:
+            main = pod.probe("main")
+            equal("descriptors", main.facts["descriptors"], [0, 1, 2])
+            if not lab.driver.forks():
+                raise Wrong("its fork server did not answer with a stager")
             main.tell("exit", 4)
             equal("exit code of the pod", pod.ends().exit_code, 4)
     finally:

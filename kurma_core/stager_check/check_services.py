@@ -73,6 +73,7 @@ class WatchedStager(AciStager):
 
     def __init__(self, name: str, image: ImageSource, spawner: Spawner, version: str, times: StagerTimes) -> None:
         super().__init__(name, image, cast("Starter", _Tethering(spawner)), version, times)
+        self._untethered = spawner
         self.listeners: dict[str, socket.socket] = {}
         #: Start stagers before their pods are known (prestarted).
         self.early = False
@@ -80,6 +81,10 @@ class WatchedStager(AciStager):
         self.plans: Mapping[str, Mapping[str, Any]] = {}
         #: The version that the plans of all apps have; 0: the version of their newest key.
         self.plan_version = 0
+
+    def forks(self) -> bool:
+        """Whether its last stager was forked by a fork server."""
+        return self._untethered.fork_server is not None
 
     def start(self, pod: PodSetup, stdio: Stdio) -> StagerProcess:
         assert pod.network_namespace is not None

@@ -13,20 +13,27 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kurma_core.errors import CommandNotFoundError, HostError, StagerError
+from kurma_core.errors import CommandNotFoundError, HostError, KurmaError, StagerError
 from kurma_core.hookspecs.pod_setup import needed_kind
 from kurma_core.hookspecs.stager import StagerFeatures, StagerHooks
 from kurma_core.json_text import loads
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file
 from kurma_core.models.isolator import needs_powers
-from kurma_core.models.pod import PID, PID_POD
+from kurma_core.models.pod import KEEP_ROOT, PID, PID_POD
 from kurma_core.models.streams import Stdio
 from kurma_core.schema import fit
 from kurma_core.spawn_plan import cgroups
 from kurma_core.staging import stager_status
 from kurma_core.staging.callin import CallIn, StagerTimes
-from kurma_core.staging.stager_process import CONTROL, StagerImage, StagerProcess, begin, find_again
+from kurma_core.staging.stager_process import (
+    CONTROL,
+    StagerImage,
+    StagerProcess,
+    begin,
+    find_again,
+    keep_fork_server,
+)
 from kurma_core.staging.stager_root import (
     of_volume,
     places_of_pod,
@@ -36,7 +43,7 @@ from kurma_core.staging.stager_root import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from kurma_core.hookspecs.pod_setup import PodSetup, VolumeSetup
     from kurma_core.hookspecs.stager import CallInHooks, RunningStagerHooks
@@ -55,10 +62,14 @@ ISOLATORS_ANNOTATION = "kurma.io/stager/isolators"
 POWERS_ANNOTATION = "kurma.io/stager/powers"
 #: Annotation of an image whose stager writes logs to a pod's log directory.
 LOGS_ANNOTATION = "kurma.io/stager/logs"
+#: Annotation of an image whose stager writes the changes to apps' roots where Kurma finds them.
+ROOTS_ANNOTATION = "kurma.io/stager/roots"
 #: Annotation of an image whose stager gives apps the PID namespaces that they ask for.
 PID_ANNOTATION = "kurma.io/stager/pid"
 #: Annotation of a stager image that mounts volumes of images, propagating volumes, and volumes below others.
 VOLUMES_ANNOTATION = "kurma.io/stager/volumes"
+#: Annotation of a stager image that gives apps their secrets.
+SECRETS_ANNOTATION = "kurma.io/stager/secrets"
 #: Most lines and bytes of a stager's output that an error shows.
 _TAIL_LINES, _TAIL_BYTES = 5, 4096
 _OF_THE_POD = ("HOSTNAME", "AC_METADATA_URL")
@@ -106,6 +117,8 @@ class AciStager(StagerHooks):
             volume_kinds=True,
             status_file=True,
             log_directories=True,
+            secrets=True,
+            kept_roots=True,
         )
 
     def prepare(self, pod: PodSetup) -> None:
@@ -120,8 +133,7 @@ class AciStager(StagerHooks):
                 f"their user namespace (annotation {USERNS_ANNOTATION})",
                 hint="run the pod with --userns none, or with another stager",
             )
-        self._check_powers(pod, lambda: image)
-        self._check_logs(pod, lambda: image)
+        self._check_image(pod, lambda: image)
         size = _terminal_size(stdio) if any(each.terminal for each in pod.apps) else None
         manifest = self.manifest(pod, size)
         self._keep(pod, image, manifest)
@@ -148,50 +160,15 @@ class AciStager(StagerHooks):
         running.relay = relay
         return running
 
-    def _check_logs(self, pod: PodSetup, image: Callable[[], StagerImage]) -> None:
-        if pod.log_directory is None and all(app.log_path is None for app in pod.apps):
-            return
-        manifest = image().manifest
-        if manifest.annotation(LOGS_ANNOTATION) != "true":
-            raise StagerError(
-                f"stager {self.name}: its image {manifest.name} does not say that it writes logs where "
-                f"a pod wants them (annotation {LOGS_ANNOTATION})",
-                hint="run the pod with another stager, or without kurma.io/log-dir and kurma.io/log-path",
-            )
-
-    def _check_powers(self, pod: PodSetup, image: Callable[[], StagerImage]) -> None:
-        if any(app.annotation(PID) not in (None, PID_POD) for app in pod.manifest.apps):
-            manifest = image().manifest
-            if manifest.annotation(PID_ANNOTATION) != "true":
+    def _check_image(self, pod: PodSetup, image: Callable[[], StagerImage]) -> None:
+        """:raises StagerError: the pod asks for something that the image does not say that its stager does."""
+        manifest = None
+        for annotation, says, hint in _asked(pod):
+            manifest = image().manifest if manifest is None else manifest
+            if manifest.annotation(annotation) != "true":
                 raise StagerError(
-                    f"stager {self.name}: its image {manifest.name} does not say that it gives apps PID "
-                    f"namespaces (annotation {PID_ANNOTATION})",
-                    hint="run the pod with another stager",
+                    f"stager {self.name}: its image {manifest.name} does not say that {says}", hint=hint
                 )
-        self._check_volumes(pod, image)
-        if not needs_powers(pod.plans.values(), pod.pod_plan):
-            return
-        manifest = image().manifest
-        if manifest.annotation(POWERS_ANNOTATION) != "true":
-            raise StagerError(
-                f"stager {self.name}: its image {manifest.name} does not say that it gives apps devices and "
-                f"namespaces of the host, or all power (annotation {POWERS_ANNOTATION})",
-                hint="run the pod with another stager",
-            )
-
-    def _check_volumes(self, pod: PodSetup, image: Callable[[], StagerImage]) -> None:
-        # Each stager mounts volumes in their order, as the protocol says, and so those below others.
-        volumes = {one.name: one for one in pod.volumes}
-        needed = needed_kind(volumes, [app.mounts for app in pod.apps], nested=False)
-        if needed is None:
-            return
-        manifest = image().manifest
-        if manifest.annotation(VOLUMES_ANNOTATION) != "true":
-            raise StagerError(
-                f"stager {self.name}: its image {manifest.name} does not say that it mounts such volumes "
-                f"(annotation {VOLUMES_ANNOTATION}): {needed}",
-                hint="run the pod with another stager",
-            )
 
     def prestart(self, place: PrestartPlace) -> PrestartedStager:
         """Prestarts a stager for a pod that is not known yet.
@@ -201,6 +178,8 @@ class AciStager(StagerHooks):
         from kurma_core.staging.prestarted import prestart
 
         image = self._image()
+        with suppress(KurmaError):  # without it, stagers are executed
+            keep_fork_server(self.spawner, self.name, image)
         if place.own:
             # The directory becomes the pod's: write the record of the call-ins ahead.
             self._keep_call(place.directory, place.cgroup, image)
@@ -230,8 +209,7 @@ class AciStager(StagerHooks):
                 self._check_use(
                     pod, None if image.id == waiting.image else "its image is not the stager's any more"
                 )
-                self._check_powers(pod, lambda: image)
-                self._check_logs(pod, lambda: image)
+                self._check_image(pod, lambda: image)
                 self._keep(pod, image, manifest, called=bool(waiting.place.own) and not moved)
                 os.rename(waiting.output, f"{pod.directory}/stager/output")
 
@@ -436,8 +414,7 @@ class AciStager(StagerHooks):
         app_callins.renew(self, volumes, running, links=links)
 
     def add_app(self, pod: PodSetup, running: RunningStagerHooks) -> None:
-        self._check_powers(pod, self._image)
-        self._check_logs(pod, self._image)
+        self._check_image(pod, self._image)
         from kurma_core.staging import app_callins
 
         app_callins.add(self, pod, running)
@@ -478,6 +455,35 @@ class AciStager(StagerHooks):
         # All processes of the stager are in the pod's cgroup; its mounts go with the last process of its
         # namespaces.
         CgroupTree(cgroup).kill()
+
+
+#: Hint about a pod for which a stager does too little.
+_OTHER = "run the pod with another stager"
+
+
+def _asked(pod: PodSetup) -> Iterator[tuple[str, str, str]]:
+    """The features that a pod needs of its stager, besides the required parts of the protocol.
+
+    :returns: for each, the annotation by which an image declares it, what the image says by it, and a hint.
+    """
+    if any(app.annotation(PID) not in (None, PID_POD) for app in pod.manifest.apps):
+        yield PID_ANNOTATION, f"it gives apps PID namespaces (annotation {PID_ANNOTATION})", _OTHER
+    # Each stager mounts volumes in their order, as the protocol says, and so those below others.
+    volumes = {one.name: one for one in pod.volumes}
+    needed = needed_kind(volumes, [app.mounts for app in pod.apps], nested=False)
+    if needed is not None:
+        yield VOLUMES_ANNOTATION, f"it mounts such volumes (annotation {VOLUMES_ANNOTATION}): {needed}", _OTHER
+    if any(app.secrets for app in pod.apps):
+        yield SECRETS_ANNOTATION, f"it gives apps secrets (annotation {SECRETS_ANNOTATION})", _OTHER
+    if needs_powers(pod.plans.values(), pod.pod_plan):
+        says = f"it gives apps devices and namespaces of the host, or all power (annotation {POWERS_ANNOTATION})"
+        yield POWERS_ANNOTATION, says, _OTHER
+    if pod.log_directory is not None or any(app.log_path is not None for app in pod.apps):
+        says = f"it writes logs where a pod wants them (annotation {LOGS_ANNOTATION})"
+        yield LOGS_ANNOTATION, says, f"{_OTHER}, or without kurma.io/log-dir and kurma.io/log-path"
+    if pod.manifest.annotation(KEEP_ROOT) == "true":
+        says = f"Kurma finds the changes to apps' roots (annotation {ROOTS_ANNOTATION})"
+        yield ROOTS_ANNOTATION, says, f"{_OTHER}, or without --keep-root"
 
 
 def _environment(pod: PodSetup) -> dict[str, str]:

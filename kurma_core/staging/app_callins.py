@@ -21,11 +21,13 @@ from kurma_core.staging.stager_process import CONTROL
 from kurma_core.staging.stager_root import (
     LAYERS,
     RESERVED_KEY,
+    SECRETS,
     VOLUMES,
     layer_binds,
     layers_of,
     of_volume,
     plan_json,
+    secret_files,
     volume_mounts,
 )
 
@@ -123,8 +125,11 @@ def add(stager: ChangeableStager, pod: PodSetup, running: RunningStagerHooks) ->
     live = LiveRoot(stager.spawner, running)
     layers, volumes = live.bound(LAYERS), live.bound(VOLUMES)
     try:
+        # Of a command that died at the same addition; the values may have changed since.
+        live.unbind([f"{SECRETS}/{app.name}"] if app.name in live.bound(SECRETS) else [])
         live.bind(
             [
+                *secret_files(pod.apps),
                 *layer_binds(layer for layer in layers_of(pod) if layer.id not in layers),
                 *volume_mounts([one for one in pod.volumes if one.name not in volumes], links=pod.volume_links),
             ]
@@ -156,7 +161,7 @@ def renew(
     """See :meth:`.aci_stager.AciStager.renew_volumes`. Running apps keep what they have mounted."""
     live = LiveRoot(stager.spawner, running)
     for volume in volumes:
-        if identity_of(volume.source) == live.identity_of(f"{VOLUMES}/{volume.name}"):
+        if identity_of(volume.mounted) == live.identity_of(f"{VOLUMES}/{volume.name}"):
             continue
         live.unbind([f"{VOLUMES}/{volume.name}"])
         try:
@@ -190,6 +195,7 @@ def remove(
         [
             *(f"{LAYERS}/{name}" for name in sorted(live.bound(LAYERS) - layers)),
             *(f"{VOLUMES}/{name}" for name in sorted(live.bound(VOLUMES) - named)),
+            *(f"{SECRETS}/{name}" for name in sorted(live.bound(SECRETS) - set(whole["appImageOrder"]))),
         ]
     )
 

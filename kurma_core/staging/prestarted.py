@@ -134,12 +134,21 @@ class PrestartedStager:
                 break
             for directory in home:
                 for pid in pids:
-                    with open(f"{directory}/cgroup.procs", "w") as file:
-                        file.write(str(pid))
+                    _move(pid, directory)
 
     def remove_cgroup(self) -> None:
         """Removes the cgroup that it has waited in, after :meth:`move_to`. :raises OSError: it is still in use."""
         CgroupTree(self.place.cgroup).remove()
+
+
+def _move(pid: int, directory: str) -> None:
+    """Moves a process to a cgroup. Does nothing if it has ended: while it starts, the stager has children that end
+    soon."""
+    try:
+        with open(f"{directory}/cgroup.procs", "w") as file:
+            file.write(str(pid))
+    except ProcessLookupError:
+        pass
 
 
 def prestart(spawner: Starter, name: str, image: StagerImage, place: PrestartPlace) -> PrestartedStager:

@@ -15,6 +15,7 @@ from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.process import DEFAULT_PATH
 from kurma_core.linux.programs import HeldProcess, is_exiting
 from kurma_core.spawn_plan import SpawnPlan
+from kurma_core.staging.stager_root import image_root
 from kurma_core.value import frozen
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 OWN_CGROUP = "stager"
 #: Annotation of an image whose stager may be prestarted.
 WAITS = "kurma.io/stager/waits"
+#: Annotation of an image whose program can be a fork server of stagers.
+FORKS = "kurma.io/stager/forks"
 #: Annotation of an image: the stager's call-ins of ``app-add,app-start,app-stop,app-rm,app-reopen-log,
 #: app-update``.
 CALL_INS = "kurma.io/stager/callins"
@@ -49,6 +52,11 @@ class StagerImage:
     def waits(self) -> bool:
         """Whether the stager may be prestarted."""
         return self.manifest.annotation(WAITS) == "true"
+
+    @property
+    def forks(self) -> bool:
+        """Whether its program can be a fork server of stagers."""
+        return self.manifest.annotation(FORKS) == "true"
 
     @property
     def app_verbs(self) -> frozenset[str]:
@@ -124,6 +132,7 @@ def begin(
                 cgroup=tuple(CgroupTree(cgroup).leaf(OWN_CGROUP)),
                 fds=fds,
                 new_session=True,
+                fork_server=image.id if image.forks else "",
             )
         )
     except BaseException as error:
@@ -137,6 +146,17 @@ def begin(
         for fd in theirs:
             os.close(fd)
     return Begun(spawned, ready, go if waits else None)
+
+
+def keep_fork_server(spawner: Starter, name: str, image: StagerImage) -> None:
+    """Starts the fork server of an image that declares one, from which :func:`begin` then makes its stagers.
+
+    :raises KurmaError: as :func:`begin`.
+    """
+    if image.forks:
+        argv, environment, directory = _command(name, image)
+        plan = SpawnPlan(argv=argv, environment=environment, cwd=directory, root=image_root(image.path))
+        spawner.keep_fork_server(image.id, plan)
 
 
 def _command(name: str, image: StagerImage) -> tuple[tuple[str, ...], dict[str, str], str]:

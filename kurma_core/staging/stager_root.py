@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import VolumeError
+from kurma_core.models.pod import stop_timeout_of
 from kurma_core.spawn_plan import (
     Bind,
     Directory,
@@ -42,6 +43,10 @@ USER_NAMESPACE = "/userns"
 #: The pod's log directory in the stager's root, if it has one.
 LOGS = "/logs"
 LAYERS, VOLUMES = "/layers", "/volumes"
+#: A file system in memory for each app with secrets, with a file for each of them, by number.
+SECRETS = "/secrets"
+#: Bytes that a file in memory takes at least: the largest page of Linux.
+_PAGE = 64 << 10
 
 
 def stager_root(image: str, pod: PodSetup, manifest: bytes, tree: CgroupTree) -> RootPlan:
@@ -52,6 +57,11 @@ def stager_root(image: str, pod: PodSetup, manifest: bytes, tree: CgroupTree) ->
     """
     places = places_of_pod(pod.directory, tree)
     return RootPlan((*waiting_root(image).operations, *places, *pod_parts(pod, manifest)))
+
+
+def image_root(image: str) -> RootPlan:
+    """The mounts of the stager's image alone, for its fork server."""
+    return RootPlan((Overlay((image,), scratch=True, scratch_size=SCRATCH_SIZE), *_programs(image)))
 
 
 def waiting_root(image: str) -> RootPlan:
@@ -84,10 +94,29 @@ def pod_parts(pod: PodSetup, manifest: bytes) -> list[Operation]:
     return [
         *layer_binds(layers_of(pod)),
         *volume_mounts(pod.volumes, links=pod.volume_links),
+        *secret_files(pod.apps),
         *([] if pod.userns is None else [Bind(pod.userns.path, USER_NAMESPACE)]),
         *([] if pod.log_directory is None else [Bind(pod.log_directory, LOGS, links=True)]),
         File("/manifest", manifest, 0o600),
     ]
+
+
+def secret_files(apps: Iterable[AppSetup]) -> list[Operation]:
+    """The file system in memory of each app with secrets, and its files.
+
+    It is only in the stager's mount namespace, so the kernel removes it with the last process of the pod.
+    """
+    found: list[Operation] = []
+    for app in apps:
+        if not app.secrets:
+            continue
+        size = sum(-(-len(secret.value) // _PAGE) * _PAGE for secret in app.secrets)
+        options = {"mode": "0700", "size": str(size), "nr_inodes": str(len(app.secrets) + 1)}
+        found.append(FileSystemMount("tmpfs", f"{SECRETS}/{app.name}", options, ("nosuid", "nodev", "noexec")))
+        for number, secret in enumerate(app.secrets):
+            place = f"{SECRETS}/{app.name}/{number}"
+            found.append(File(place, secret.value, secret.mode, secret.uid, secret.gid))
+    return found
 
 
 def layers_of(pod: PodSetup) -> Iterator[RenderedLayer]:
@@ -107,7 +136,7 @@ def layer_binds(layers: Iterable[RenderedLayer]) -> list[Operation]:
 def volume_mounts(volumes: Iterable[VolumeSetup], *, links: bool) -> list[Operation]:
     """The mounts of the volumes; the stager mounts those of images.
 
-    :param links: symbolic links in the sources' paths are followed.
+    :param links: symbolic links in the sources' paths are followed, unless apps may have made them.
     """
     return [_volume_mount(volume, links) for volume in volumes if volume.image is None]
 
@@ -118,11 +147,11 @@ def _volume_mount(volume: VolumeSetup, links: bool) -> Operation:
         read_only = ("ro",) if volume.read_only else ()
         return FileSystemMount("tmpfs", target, volume.tmpfs, ("nosuid", "nodev", "noexec", *read_only))
     return Bind(
-        volume.source,
+        volume.mounted,
         target,
         read_only=volume.read_only,
         recursive=volume.recursive,
-        links=links,
+        links=links and not volume.sub_path,
         propagation=volume.propagation,
         read_only_submounts=volume.read_only_submounts is not False,
     )
@@ -138,16 +167,16 @@ def of_volume(error: HostError, volumes: Iterable[VolumeSetup]) -> KurmaError:
         if volume.tmpfs is not None and error.data.get("path") == f"{VOLUMES}/{volume.name}":
             reason = os.strerror(int(str(error.data["errno"]))).lower()
             return VolumeError(f"volume {volume.name}: cannot be made in memory: {reason}", volume=volume.name)
-        if error.data.get("path") == f"{volume.source} on {VOLUMES}/{volume.name}":
+        if error.data.get("path") == f"{volume.mounted} on {VOLUMES}/{volume.name}":
             number = int(str(error.data["errno"]))
             reason = os.strerror(number).lower()
             if number == errno.ELOOP:
                 reason = "a symbolic link has come to stand there, or on the way"
             return VolumeError(
-                f"volume {volume.name}: source {volume.source}: {reason}",
+                f"volume {volume.name}: source {volume.mounted}: {reason}",
                 hint="it was changed while the pod was being started",
                 volume=volume.name,
-                path=volume.source,
+                path=volume.mounted,
             )
     return error
 
@@ -185,7 +214,7 @@ def stager_manifest(
     """The manifest as JSON.
 
     :param version: version of Kurma.
-    :param stop_timeout: seconds between SIGTERM and SIGKILL for an app.
+    :param stop_timeout: seconds between SIGTERM and SIGKILL for an app, if the pod does not say it.
     :param log_size: bytes after which an app's log is rotated; ``log_count`` files are kept.
     :param terminal_size: initial rows and columns of the apps' terminals.
     """
@@ -206,7 +235,7 @@ def stager_manifest(
                 "names": NAMES if pod.names else None,
                 "podPlan": plan_json(pod.pod_plan),
                 "keep": pod.keep,
-                "stopTimeout": stop_timeout,
+                "stopTimeout": stop_timeout if (own := stop_timeout_of(pod.manifest)) is None else own,
                 "logs": {
                     "size": log_size,
                     "count": log_count,
@@ -233,17 +262,27 @@ def _app(pod: PodSetup, app: AppSetup, size: tuple[int, int] | None) -> dict[str
     own: dict[str, Any] = {} if app.log_path is None else {"logPath": app.log_path}
     if app.stdin_ends != "last":
         own["stdinEnds"] = app.stdin_ends
+    places = {f"{SECRETS}/{app.name}/{number}": secret for number, secret in enumerate(app.secrets)}
+    if places:
+        own["secretEnvironment"] = [[one.variable, place] for place, one in places.items() if one.variable]
     return {
         **own,
         "mounts": [
-            {
-                "volume": mount.volume,
-                "path": mount.path,
-                "readOnly": mount.read_only,
-                "seed": mount.seed,
-                **_of_volume(volumes[mount.volume]),
-            }
-            for mount in app.mounts
+            *(
+                {"volume": one.name, "path": one.path, "readOnly": True, "secret": place}
+                for place, one in places.items()
+                if one.path is not None
+            ),
+            *(
+                {
+                    "volume": mount.volume,
+                    "path": mount.path,
+                    "readOnly": mount.read_only,
+                    "seed": mount.seed,
+                    **_of_volume(volumes[mount.volume]),
+                }
+                for mount in app.mounts
+            ),
         ],
         "environment": [list(pair) for pair in app.environment],
         "stdin": app.interactive,

@@ -5,6 +5,7 @@ The format is in the Kurma Stager Specification ("status"); ``running: false`` i
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -25,6 +26,8 @@ _NAME = 240
 _EARLIER = 100
 #: Most notes, and most characters of any text.
 _NOTES, _TEXT = 100, 4096
+#: Most bytes of a status that is kept parsed.
+_KEPT = 16384
 #: Version of ``status.json``.
 _VERSION = 1
 
@@ -48,6 +51,11 @@ def read_status_file(directory: str) -> tuple[dict[str, AppStatus], tuple[str, .
         raise StagerError(f"the stager is wrong: its status.json cannot be read: {error.strerror}") from None
     finally:
         os.close(fd)
+    apps, notes = (_parsed if len(text) <= _KEPT else _parse)(text)
+    return dict(apps), notes
+
+
+def _parse(text: bytes) -> tuple[dict[str, AppStatus], tuple[str, ...]]:
     value = _decode(text, "its status.json")
     version = value.get("version", _VERSION)
     if isinstance(version, bool) or version != _VERSION:
@@ -55,6 +63,10 @@ def read_status_file(directory: str) -> tuple[dict[str, AppStatus], tuple[str, .
     notes = value.get("notes")
     told = [note for note in notes if isinstance(note, str)] if isinstance(notes, list) else []
     return parse_apps(value.get("apps"), "its status.json"), tuple(_clean(note) for note in told[:_NOTES])
+
+
+#: A file is read several times for one record, and for each event of its pod: only another text is parsed again.
+_parsed = functools.lru_cache(maxsize=64)(_parse)
 
 
 def unready(directory: str) -> list[str]:

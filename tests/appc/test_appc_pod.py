@@ -152,7 +152,7 @@ def test_top_level_refusals(where, value, expected, found):
         (("mounts", 0, "volume"), MISSING, "a volume's name", "nothing"),
         (("mounts", 0, "path"), MISSING, "an absolute path", "nothing"),
         (("mounts", 0, "path"), "mnt", "an absolute path", '"mnt"'),
-        (("mounts", 1, "appVolume", "kind"), "tmpfs", '"host", "empty" or "image"', '"tmpfs"'),
+        (("mounts", 1, "appVolume", "kind"), "tmpfs", '"host", "empty", "image" or "named"', '"tmpfs"'),
         (("annotations", 0, "name"), "F", "an identifier", '"F"'),
     ],
 )
@@ -173,8 +173,8 @@ def test_app_names_are_unique():
     ("where", "value", "expected", "found"),
     [
         ((0, "name"), MISSING, "the volume's name", "nothing"),
-        ((0, "kind"), MISSING, '"host", "empty" or "image"', "nothing"),
-        ((0, "kind"), "nfs", '"host", "empty" or "image"', '"nfs"'),
+        ((0, "kind"), MISSING, '"host", "empty", "image" or "named"', "nothing"),
+        ((0, "kind"), "nfs", '"host", "empty", "image" or "named"', '"nfs"'),
         ((0, "source"), MISSING, "an absolute path on the host", "nothing"),
         ((0, "source"), "opt", "an absolute path", '"opt"'),
         ((0, "mode"), "0755", "no mode", '"0755"'),

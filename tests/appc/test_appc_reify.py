@@ -20,7 +20,7 @@ from kurma_core.appc.reify import (
     reify,
 )
 from kurma_core.appc.template import PodTemplate
-from kurma_core.errors import ImageError, ImageNotFoundError, ManifestError, VolumeError
+from kurma_core.errors import ImageError, ImageNotFoundError, KurmaError, ManifestError, VolumeError
 
 ID = "sha512-" + "0" * 128
 OTHER_ID = "sha512-" + "1" * 128
@@ -187,6 +187,32 @@ def test_empty_volume_of_the_apps_own_is_not_shared():
     names = [done.mounts[app][0].volume_name for app in "abc"]
     assert len(set(names)) == 3
     assert {volume.name for volume in done.pod.volumes} == set(names)
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "said"),
+    [
+        ("/v", "/v", "cannot be mounted at /v: /v is the file of secret pw"),
+        ("/v", "/v/x", "cannot be mounted at /v/x: /v is the file of secret pw"),
+        ("/proc/x", "/v", "secret pw cannot be mounted at /proc/x: kurma reserves this path"),
+        ("/sys/x", "/v", "secret pw cannot be mounted at /sys/x: kurma reserves this path"),
+    ],
+)
+def test_no_volume_hides_the_file_of_a_secret(target, path, said):
+    secrets = [{"name": "pw", "target": target}]
+    source = template(
+        {"name": "a", "mounts": [{"volume": "work", "path": path}], "secrets": secrets}, volumes=[HOST]
+    )
+    with pytest.raises(KurmaError, match=said):
+        reify(source, {"a": (ID, image())})
+
+
+def test_the_file_of_a_secret_may_be_in_a_volume():
+    secrets = [{"name": "pw", "target": "/v/x"}]
+    source = template(
+        {"name": "a", "mounts": [{"volume": "work", "path": "/v"}], "secrets": secrets}, volumes=[HOST]
+    )
+    assert [mount.path for mount in reify(source, {"a": (ID, image())}).mounts["a"]] == ["/v"]
 
 
 def test_mount_of_no_volume():

@@ -16,6 +16,9 @@ _ALSO = {  # "the same object, and": what the page says in words
     "ps": "list",
     "inspect": "show",
     "network list": "network show",
+    "secret list": "secret show",
+    "volume list": "volume show",
+    "secret inspect": "secret show",
 }
 
 

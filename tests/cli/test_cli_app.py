@@ -94,7 +94,7 @@ def test_a_terminal_and_an_open_standard_input(fakes: ModuleType) -> None:
         ("add web", "missing argument 'IMAGE'"),
         ("add web img --name Not_a_name", "--name"),
         ("add web img --name ''", "--name"),
-        ("add web img -v data:/data", "-v: 'data' is not a path"),
+        ("add web img -v .data:/data", "-v: '.data' is neither a path nor the name of a volume"),
         ("add web img --mount data", "--mount"),
         ("add web img --net host", "--net"),
         ("start web", "missing argument 'APP"),

@@ -18,6 +18,7 @@ from kurma_core.cli.command_line import Argument, Option, load
 from kurma_core.cli.commands import TABLE, Alias, Entry, Group
 from kurma_core.cli.completion import _WORDS
 from kurma_core.linux.capabilities import NAMES
+from kurma_core.models.isolator import RLIMITS
 from tests.kit.command import PROGRAM
 from tests.kit.waiting import until
 
@@ -136,8 +137,8 @@ def test_files(place: Path, line: str, more: str) -> None:
 def test_each_name_in_help_is_completed_or_needs_no_completion() -> None:
     """A new argument either has words, or is a free text that this list names."""
     free = re.compile(
-        r"^(ADDRESS|ADDR\|local|USER|FPR|NAME|BYTES|CORES|COMMAND|COUNT|DOMAIN|FORMAT|GID|GROUP|HOST|IP|KEY|KEYS|"
-        r"NUMBER|OPTION|PATH|POWER|TARGET|TIME|VERSION|volume|none|\[IP|\w+\|)"
+        r"^(ADDRESS|ADDR\|local|USER|FPR|NAME|BYTES|CORES|COMMAND|COUNT|DESTINATION|DOMAIN|FORMAT|GID|GROUP|HOST|IP|KEY|KEYS|"
+        r"MODE|NUMBER|OPTION|PATH|PORT|POWER|SCHEME|TARGET|TIME|UID|URL|VERSION|volume|none|\[IP|\w+\|)"
     )
     files = {"FILE", "KEYFILE", "SOURCE", "DIR"}
     for part in _parts(TABLE.values()):
@@ -158,6 +159,11 @@ def _parts(entries: object) -> Iterator[Argument | Option]:
 
 def test_every_capability(place: Path) -> None:
     assert completed(place, "run", "--caps-remove", "")[1] == list(NAMES)
+
+
+def test_every_resource_limit(place: Path) -> None:
+    assert completed(place, "run", "--ulimit", "")[1] == [f"{name}=" for name in RLIMITS]
+    assert completed(place, "run", "--ulimit", "nof")[1] == ["nofile="]
 
 
 def test_networks_of_a_changed_configuration(place: Path) -> None:

@@ -177,7 +177,7 @@ def test_early_pod_arrives_in_the_request(monkeypatch, tmp_path, capsys, fakes: 
     [
         (b"[1", "standard input: line 2, column 1: not YAML:"),
         (b"\xff", "standard input: not UTF-8: byte 0"),
-        (b'{"apps": 5}', "standard input: invalid manifest: $.apps"),
+        (b'{"apps": 5}', "standard input is not a pod: it has no list of apps"),
         (b'{"acKind": "ImageManifest"}', "standard input is an image's manifest"),
     ],
 )

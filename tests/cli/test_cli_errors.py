@@ -123,8 +123,7 @@ def test_a_command_that_is_nearly_right_is_named(fakes: ModuleType, capsys: pyte
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        ("push x", "kurma image export"),
-        ("compose up", "kurma run --pod FILE"),
+        ("push x", "kurma image push"),
         ("image tag a b", "cannot rename images"),
         ("pod ps", "kurma ps"),
         ("container ls", "kurma ps"),
@@ -310,18 +309,18 @@ def test_several_pods_one_failure(fakes: ModuleType, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("words", "call"),
     [
-        ("stop web -t 1m30s --force", ("stop", ("web",), {"timeout": 90.0, "force": True, "managed": True})),
+        ("stop web -t 1m30s --force", ("stop", ("web",), {"timeout": 90.0, "force": False, "managed": True})),
         ("stop web", ("stop", ("web",), {"timeout": None, "force": False, "managed": False})),
-        ("kill web", ("kill", ("web", 15, None), {})),
+        ("kill web", ("kill", ("web", 15, None), {"managed": False})),
         (
             "attach web/app --no-stdin --detach-keys ctrl-],x",
             ("attach", ("web", "app", Stdio(0, 1, 2)), {"stdin": False, "detach_keys": "ctrl-],x"}),
         ),
-        ("kill -s sigusr1 web/app", ("kill", ("web", 10, "app"), {})),
-        ("kill -s 10 --app app web", ("kill", ("web", 10, "app"), {})),
+        ("kill -s sigusr1 web/app", ("kill", ("web", 10, "app"), {"managed": False})),
+        ("kill -s 10 --app app web", ("kill", ("web", 10, "app"), {"managed": False})),
         ("stop -t 5 web", ("stop", ("web",), {"timeout": 5.0, "force": False, "managed": False})),
         ("rmi x", ("image_rm", ("x",), {"dry_run": False, "managed": False})),
-        ("kill --signal 9 web", ("kill", ("web", 9, None), {})),
+        ("kill --signal 9 web", ("kill", ("web", 9, None), {"managed": False})),
         ("status web --wait", ("wait", ("web",), {})),
         ("network rm blue", ("network_rm", ("blue",), {})),
         ("image rm --force x", ("image_rm", ("x",), {"dry_run": False, "managed": True})),

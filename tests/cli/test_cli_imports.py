@@ -109,10 +109,13 @@ def test_config_show_without_files_imports_nothing_heavy(tmp_path: Path) -> None
 
 
 def test_help_imports_typer_and_no_command(tmp_path: Path) -> None:
+    """Nor commands of plugins, once the index knows their lines of help."""
+    assert "kurma_dashboard.command" in modules(tmp_path, "--help")
     found = modules(tmp_path, "--help")
     assert "typer" in found
     assert not (HEAVY - {"click", "typer"}) & found
     assert not {"kurma_core.client", "kurma_core.cli.commands.run", "kurma_core.cli.commands.image"} & found
+    assert "kurma_dashboard.command" not in found
 
 
 def test_help_of_a_command_imports_only_that(tmp_path: Path) -> None:

@@ -229,6 +229,26 @@ def test_volumes_of_many_kinds(fakes: ModuleType) -> None:
     assert [mount.to_json() for mount in request.template.pod.apps[0].mounts] == [{"volume": "b", "path": "/b"}]
 
 
+def test_named_volumes(fakes: ModuleType) -> None:
+    """A source without a slash is a name; each way to write it means the same."""
+    named = {"kind": "named", "volume": "My.data"}
+    assert volumes(request_of(fakes, "-v", "My.data:/srv/x", "img")) == [{"name": "srv-x", **named}]
+    (one,) = volumes(request_of(fakes, "-v", "My.data:/x:ro,noexec", "img"))
+    assert one == {"name": "x", **named, "readOnly": True, "kurma.io/options": ["noexec"]}
+    (one,) = volumes(request_of(fakes, "--volume", "name=v,volume=My.data", "img"))
+    assert one == {"name": "v", **named}
+    (one,) = volumes(request_of(fakes, "--volume", "name=v,kind=named", "img"))
+    assert one == {"name": "v", "kind": "named", "volume": "v"}
+    request = request_of(fakes, "--mount", "type=volume,source=My.data,target=/srv/x", "img")
+    assert volumes(request) == [{"name": "srv-x", **named}]
+    assert mounts(request) == [{"volume": "srv-x", "path": "/srv/x"}]
+    part = {"kurma.io/sub-path": "a/b"}
+    request = request_of(fakes, "--mount", "type=volume,source=My.data,target=/srv/x,subpath=a/b", "img")
+    assert volumes(request) == [{"name": "srv-x", **named, **part}]
+    (one,) = volumes(request_of(fakes, "--volume", "name=v,volume=My.data,subPath=a/b", "img"))
+    assert one == {"name": "v", **named, **part}
+
+
 @pytest.mark.parametrize("text", ["/a:/a:rslave,rshared", "/a:/a:ro,rw", "/a:/a:ro,ro", "/a:/a:slave", "/a:/a:"])
 def test_words_of_a_bind_that_do_not_fit(fakes: ModuleType, capsys: pytest.CaptureFixture[str], text: str) -> None:
     assert main(["run", "-v", text, "img"], connect=fakes.FakeClient().connect) == 2
@@ -445,7 +465,9 @@ print([app.name for app in client.calls[0][1][0].template.pod.apps])
         ("--pod FILE -i", "--interactive needs a pod of one app"),
         ("--pod FILE -t", "--tty needs a pod of one app"),
         ("--pod FILE -- word", "ARG needs a pod of one app"),
-        ("-v data:/data img", "'data' is not a path"),
+        ("-v .data:/data img", "'.data' is neither a path nor the name of a volume"),
+        ("-v data:/data:ro,create img", "a named volume cannot have create"),
+        ("--mount type=volume,source=a/b,target=/x img", "'a/b' is neither a path nor the name of a volume"),
         ("-v /a img", "-v: malformed '/a'"),
         ("-v /a:b img", "-v: malformed"),
         ("-v /a:/b:rx img", "-v: malformed"),
@@ -542,6 +564,10 @@ def test_options_that_are_short_for_an_isolator(fakes: ModuleType, command: str)
         ("os/linux/capabilities-remove-set", {"set": ["CAP_KILL", "CHOWN", "MKNOD"]}),
         ("a.b/c", 1),
     )
+    limits = "--ulimit nofile=1024:4096 --ulimit core=0 --ulimit memlock=-1 --ulimit stack=8192:-1 img"
+    assert request_of(fakes, *limits.split(), command=command).overrides["img"].isolators == (
+        ("kurma.io/ulimits", {"nofile": [1024, 4096], "core": [0, 0], "memlock": [-1, -1], "stack": [8192, -1]}),
+    )
     retained = request_of(fakes, "--caps-retain", "CAP_KILL", "img", command=command).overrides["img"].isolators
     assert retained == (("os/linux/capabilities-retain-set", {"set": ["CAP_KILL"]}),)
 
@@ -568,6 +594,16 @@ def test_options_that_are_short_for_an_isolator(fakes: ModuleType, command: str)
         (["--caps-retain", ""], "--caps-retain: expected capabilities, found ''"),
         (["--caps-remove", "CAP_KILL,,CAP_CHOWN"], "--caps-remove: expected capabilities"),
         (["--isolator", "a"], "--isolator: expected NAME=JSON, found 'a'"),
+        (["--ulimit", "nofile"], "--ulimit: expected NAME=SOFT[:HARD], found 'nofile'"),
+        (["--ulimit", "nofile=many"], "--ulimit: expected NAME=SOFT[:HARD] in whole numbers, found 'nofile=many'"),
+        (["--ulimit", "nofile=1:2:3"], "--ulimit: expected NAME=SOFT[:HARD] in whole numbers"),
+        (["--ulimit", "nofile=1:"], "--ulimit: expected NAME=SOFT[:HARD] in whole numbers"),
+        (["--ulimit", "nofile=-2"], "--ulimit: expected NAME=SOFT[:HARD] in whole numbers"),
+        (["--ulimit", "nofile=1", "--ulimit", "nofile=2"], "--ulimit: nofile is given twice"),
+        (
+            ["--ulimit", "nofile=1", "--isolator", "kurma.io/ulimits={}"],
+            "--isolator kurma.io/ulimits: kurma.io/ulimits is already set by --ulimit",
+        ),
         (["--exec", ""], "--exec: the program's path is empty"),
         (["-v", "./a:/data:"], "-v: malformed './a:/data:'"),
         (["-v", "./a:/data/../x"], "-v: target: '/data/../x' is not an absolute path without .."),
@@ -575,7 +611,10 @@ def test_options_that_are_short_for_an_isolator(fakes: ModuleType, command: str)
             ["--volume", "name=a,kind=host"],
             "--volume: source: expected an absolute path on the host, found nothing",
         ),
-        (["--volume", "name=a,kind=tmpfs"], '--volume: kind: expected "host", "empty" or "image", found "tmpfs"'),
+        (
+            ["--volume", "name=a,kind=tmpfs"],
+            '--volume: kind: expected "host", "empty", "image" or "named", found "tmpfs"',
+        ),
         (["--volume", "name=A,kind=empty"], "--volume: name: expected a name"),
         (["--volume", "name=a,kind=empty,source=/a"], "--volume: source: expected no source in a volume of kind"),
         (["--volume", "name=a,source=/a,source=/b"], "--volume: source is given twice in"),
@@ -596,7 +635,7 @@ def test_isolators_that_are_malformed_are_told(
 
 KEYS = (
     "name, kind, source, readOnly, recursive, idmap, propagation, create, recursiveReadOnly, image, subPath, "
-    "mode, uid, gid"
+    "mode, uid, gid, volume"
 )
 
 
@@ -611,6 +650,8 @@ KEYS = (
             ["--volume", "name=a,source=/a,readonly=true"],
             f"keys: {KEYS}",
         ),
+        (["--mount", "type=bind,source=./data,target=/x"], "-v ./data:/x"),
+        (["--mount", "type=tmpfs,target=/x"], "--tmpfs /x"),
         (["--uts", "host", "--hostname", "foo"], "with --uts host, the pod has the host's name"),
     ],
 )
@@ -669,8 +710,44 @@ def test_the_passphrase_of_an_encrypted_image(
         assert "KURMA_PASSPHRASE" not in os.environ
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["pw,target=/x", "source=pw,target=/x", "target=/x,source=pw", "src=pw,dst=/x", "type=mount,src=pw,dst=/x"],
+)
+def test_secrets_in_the_forms_of_podman_and_docker(fakes: ModuleType, text: str) -> None:
+    (secret,) = request_of(fakes, "--secret", text, "img").template.pod.apps[0].secrets
+    assert secret.to_json() == {"name": "pw", "target": "/x"}
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["pw", "pw"], "the targets overlap: the file /run/secrets/pw twice"),
+        (["pw,type=env,target=A", "k,type=env,target=A"], "the variable A of pw and k"),
+        (
+            ["pw,target=/a", "k,target=/a/b", "k,target=/q/r", "pw,target=/q"],
+            "/a/b of k below the file /a of pw; /q/r of k below the file /q of pw",
+        ),
+        (["pw,source=pw"], "malformed 'source=pw'"),
+        (["target=/x"], "'target=/x' names no secret"),
+    ],
+)
+def test_secrets_that_are_refused(
+    fakes: ModuleType, texts: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = fakes.FakeClient()
+    words = [word for text in texts for word in ("--secret", text)]
+    assert main(["prepare", *words, "img"], connect=client.connect) == 2
+    assert client.calls == []
+    first, second = capsys.readouterr().err.splitlines()
+    assert said in first
+    assert second.startswith("  hint: ")
+
+
 def test_every_option_is_used_by_a_test() -> None:
-    text = Path(__file__).read_text()
+    secrets = Path(__file__).parent.parent / "integration/cli/test_root_pod_secrets.py"
+    files = (Path(__file__), Path(__file__).with_name("test_cli_health.py"), secrets)
+    text = "".join(file.read_text() for file in files)
     for part in POD_OPTIONS:
         if isinstance(part, Option):
             assert any(flag in text for flag in part.flags), part.name
@@ -701,6 +778,22 @@ def test_the_pid_namespace_of_an_app(
     capsys.readouterr()
     assert main(["run", "--pid", "own", "--pod", str(file)], connect=client.connect) == 2
     assert "--pid own needs a pod of one app" in capsys.readouterr().err
+
+
+def test_kept_roots(fakes: ModuleType, tmp_path: Path) -> None:
+    """The option is over what the pod's file says."""
+    file = tmp_path / "pod.json"
+    notes = [{"name": "kurma.io/keep-root", "value": "false"}]
+    file.write_text(json.dumps({"apps": [{"name": "a", "image": "img"}], "annotations": notes}))
+    for words, kept in (
+        (["img"], None),
+        (["--keep-root", "img"], "true"),
+        (["--keep-root", "--pod", str(file)], "true"),
+    ):
+        client = fakes.FakeClient()
+        assert main(["prepare", *words], connect=client.connect) == 0
+        ((_, (request, *_), _), *_) = [call for call in client.calls if call[0] == "prepare"]
+        assert request.template.pod.annotation("kurma.io/keep-root") == kept
 
 
 def test_the_parent_of_the_cgroup(fakes: ModuleType, tmp_path: Path) -> None:

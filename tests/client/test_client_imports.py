@@ -33,7 +33,7 @@ CORE = {
     "value",
 }
 CORE |= {"api", "api.operations", "api.wire", "appc", "appc.types", "formats", "formats.small_json"}
-CORE |= {"models", "models.summary"}
+CORE |= {"models", "models.health", "models.summary"}
 #: Of the standard library: neither json nor what brings re, enum, collections or typing.
 SMALL = {"types", "errno"}
 

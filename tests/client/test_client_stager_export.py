@@ -42,7 +42,7 @@ def test_whose_files_they_are(tmp_path):
     (tmp_path / "rootfs/file").write_text("x")
     manifest = {"acKind": "ImageManifest", "acVersion": "0.8.11", "name": "example.com/x"}
     with open(tmp_path / "x.aci", "wb") as out:
-        build_archive(str(tmp_path / "rootfs"), manifest, out, owner=(7, 8))
+        build_archive(str(tmp_path / "rootfs"), manifest, out, owner=lambda _path, _status: (7, 8))
     with tarfile.open(tmp_path / "x.aci") as archive:
         assert {each.name: (each.uid, each.gid) for each in archive} == {
             "manifest": (0, 0),

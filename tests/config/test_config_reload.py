@@ -4,6 +4,7 @@ import pytest
 
 from kurma_core.config import load
 from kurma_core.daemon.reload import changed_keys, config_changes, with_fixed
+from kurma_core.errors import ConfigError
 
 
 @pytest.fixture
@@ -70,3 +71,12 @@ def test_initial_pods(read):
     assert (template.name, template.key) == ("db", "db")
     assert template.template == {"apps": [{"name": "db", "image": "/x.aci"}]}
     assert read("").initial_pods == ()
+
+
+def test_files_of_variables_of_initial_pods(read):
+    text = "initial_pods: [{name: db, apps: [{name: db, image: /x.aci, environmentFiles: %s}]}]"
+    (entry,) = read(text % "[/etc/db.env]").initial_pods
+    assert entry.template["apps"][0]["environmentFiles"] == ["/etc/db.env"]
+    for wrong in ("[db.env]", "/etc/db.env", "[1]"):
+        with pytest.raises(ConfigError, match="environmentFiles: expected a list of absolute paths"):
+            read(text % wrong)

@@ -41,10 +41,14 @@ READ = {
     "pod_processes",
     "pod_wait",
     "pods",
+    "secret",
+    "secrets",
     "stagers",
     "trust",
     "usage",
     "version",
+    "volume",
+    "volumes",
 }
 FULL = {
     "answer",
@@ -61,6 +65,7 @@ FULL = {
     "image_fetch",
     "image_gc",
     "image_manifest",
+    "image_push",
     "image_remove",
     "image_render",
     "image_upload",
@@ -71,6 +76,7 @@ FULL = {
     "pod_enter",
     "pod_foreground",
     "pod_gc",
+    "pod_healthcheck",
     "pod_kill",
     "pod_logs",
     "pod_logs_in_frames",
@@ -81,11 +87,16 @@ FULL = {
     "pod_stop",
     "prune",
     "reload",
+    "secret_create",
+    "secret_remove",
     "stager_build",
     "stager_check",
     "trust_add",
     "trust_find",
     "trust_remove",
+    "volume_create",
+    "volume_prune",
+    "volume_remove",
 }
 #: What of a value must not be seen, wherever it stands.
 SECRET = "hunter2"

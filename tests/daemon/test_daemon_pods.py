@@ -52,7 +52,6 @@ def test_who_waits_for_a_pod_hears_of_its_end_whatever_fails(what: str, caplog: 
         uuid=UUID,
         directory=None,
         fileno=lambda: stager,
-        keep_few_files=lambda: None,
         tell_apps=lambda: None,
         finish=lambda: "record",
         close=close,

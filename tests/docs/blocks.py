@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tests.docs.pages import ROOT
+from tests.integration import leftovers
 from tests.kit.command import PROGRAM, Kurma
 from tests.kit.images import archive, busybox_root, shell
 from tests.kit.installed import make_above
@@ -55,7 +56,7 @@ _PLAIN = "is spoken to over plain http (it is on this machine)"
 _NAMED = re.compile(r"# (\S+\.(?:ya?ml|json|env))\n")
 _EXCERPT = re.compile(r"# (?:examples|plugins|kurma_core)/\S+\n")
 #: A document in the lines that follow, up to that word.
-_HERE = re.compile(r"<<(\w+)$")
+_HERE = re.compile(r"<<'?(\w+)'?$")
 _IDS = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\bsha512-[0-9a-f]+\b|\b[0-9a-f]{8}\b")
 
 
@@ -271,6 +272,7 @@ def run_page(path: Path, place: Path, dist: Path | None = None, **environment: A
         (place / "here/examples").symlink_to(ROOT / "examples")
         if dist is not None:
             (place / "here/dist").symlink_to(dist)
+        stack.callback(remove_links, leftovers.links())
         stack.callback(clean_up, kurma)
         tools = place / "tools"
         tools.mkdir()
@@ -334,6 +336,12 @@ def clean_up(kurma: Kurma) -> None:
     for process in processes(kurma):
         os.kill(process, signal.SIGTERM)
     until(lambda: not list(processes(kurma)), "the processes of the page end")
+
+
+def remove_links(kept: set[str]) -> None:
+    """Removes the links that a page has added: networks of CNI and of images keep their bridges."""
+    for link in leftovers.links() - kept:
+        subprocess.run(["ip", "link", "del", link], check=True)
 
 
 def processes(kurma: Kurma) -> Iterator[int]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kurma_core.hookspecs.isolator import IsolatorHost
+from kurma_core.models.isolator import RLIMITS
 from kurma_core.value import replace
 
 _V1 = dict.fromkeys(("cpu", "cpuacct", "cpuset", "memory", "blkio", "pids", "devices", "freezer"), 1)
@@ -18,6 +19,12 @@ _V2 = dict.fromkeys(("cpu", "cpuset", "memory", "io", "pids"), 2)
 #: Of a pod whose isolators have shared the host's PID namespace.
 _SHARED = frozenset({"pid", "user"})
 _EVERY_CAPABILITY = "000001ffffffffff"
+#: All unlimited, but for open files and locked memory.
+_LIMITS = "Limit                     Soft Limit           Hard Limit           Units     \n" + "".join(
+    f"{f'Max {name}':25} {hard:<20} {hard:<20} \n"
+    for name in RLIMITS
+    for hard in [{"nofile": 20000, "memlock": 8388608}.get(name, "unlimited")]
+)
 _PROFILES = "my-profile (enforce)\nmy-draft (complain)\nopen (unconfined)\n"
 _ALL_BUT_SYS_RESOURCE = "000001fffeffffff"
 
@@ -26,6 +33,8 @@ def stock(root: Path) -> str:
     """The files of a common machine, below ``root``."""
     write(root, "proc/self/status", f"Name:\tkurma\nCapPrm:\t{_EVERY_CAPABILITY}\n")
     write(root, "proc/self/oom_score_adj", "0\n")
+    write(root, "proc/self/limits", _LIMITS)
+    write(root, "proc/sys/fs/nr_open", "1048576\n")
     write(root, "proc/self/mountinfo", "1 0 8:0 / / rw - ext4 /dev/sda rw\n2 1 0:22 / /proc rw - proc proc rw\n")
     write(root, "proc/cmdline", "quiet\n")
     write(root, "proc/swaps", "")

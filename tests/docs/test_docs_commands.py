@@ -70,18 +70,19 @@ def understood(command: str) -> None:
     :raises UsageError: the command line would not take these words.
     """
     words = shlex.split(command.replace("[", "").replace("]", ""))[1:]
-    if words[0] in OF_EXAMPLES:
-        return  # its plugin is not installed; its own test runs it
+    if words[0] in OF_PLUGINS:
+        return  # its own test runs it; an example is not even installed
     if (find(tuple(words)) is None or isinstance(find(tuple(words)), Group)) and parse(words) is None:
         typer_app.read(words)
 
 
-#: Commands of example plugins, and the one that the tutorial on plugins makes.
-OF_EXAMPLES = [
+#: Commands of plugins, and the one that the tutorial on plugins makes.
+OF_PLUGINS = [
     "hello",
     *(
         name
-        for file in ROOT.glob("examples/plugins/*/pyproject.toml")
+        for pattern in ("examples/plugins/*/pyproject.toml", "plugins/*/pyproject.toml")
+        for file in ROOT.glob(pattern)
         for name in tomllib.loads(file.read_text())["project"]["entry-points"].get("kurma.commands", ())
     ),
 ]

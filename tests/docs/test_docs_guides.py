@@ -4,6 +4,7 @@ import contextlib
 import functools
 import io
 import re
+from importlib.metadata import entry_points
 
 import pytest
 
@@ -96,8 +97,16 @@ def options(command):
     return set(re.findall(r"(?<!\S)(-{1,2}[a-z][a-z-]*)", out.getvalue().partition("Options:")[2]))
 
 
+#: Commands of the plugins that come with Kurma.
+OF_PLUGINS = {entry.name for entry in entry_points(group="kurma.commands")}
+
+
 def is_command(words):
-    return not words or (find(tuple(words)) is not None and not isinstance(find(tuple(words)), Group))
+    return (
+        not words
+        or words[0] in OF_PLUGINS
+        or (find(tuple(words)) is not None and not isinstance(find(tuple(words)), Group))
+    )
 
 
 def named(guide):

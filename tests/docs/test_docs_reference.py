@@ -23,7 +23,7 @@ ANSWERS = ("Whether", "A descriptor")
 PARTS = [(of, names) for _, of, names in reference.parts()]
 DOCUMENTED = {(of.name, name) for of, names in PARTS for name in names}
 #: Classes of signatures that other pages describe.
-ELSEWHERE = {"Api", "ImageManifest", "PodManifest"}
+ELSEWHERE = {"Api", "HealthWord", "ImageManifest", "PodManifest", "Progress"}
 #: Modules of which every public name is documented.
 WHOLE = {
     *("kurma_core.errors", "kurma_core.schema", "kurma_core.json_text", "kurma_core.cancellation"),

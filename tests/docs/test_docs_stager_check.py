@@ -25,6 +25,7 @@ NOT_IN_SHELL = {
     "userns.apps",
     "userns.run",
     "waits.pod",
+    "forks.pod",
     "plan.umask",
     "plan.limits",
     "plan.scheduling",

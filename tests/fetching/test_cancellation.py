@@ -15,7 +15,7 @@ import pytest
 from kurma_testing import bound
 
 from kurma_core import cancellation
-from kurma_core.cancellation import GRACE, Cancellation, abandoning, current, governing, shielded
+from kurma_core.cancellation import GRACE, Cancellation, CancellationFd, abandoning, current, governing, shielded
 from kurma_core.errors import Cancelled, FetchError, KurmaError
 from kurma_core.fetching import Fetching
 from kurma_core.hookspecs import hookimpl
@@ -50,6 +50,14 @@ def cancelled_soon(call: Callable[[], object], after: float = 0.1) -> float:
 
 
 # --- waits ---
+
+
+def test_the_descriptors_of_an_operation_that_was_cancelled_before_are_closed() -> None:
+    """A socket that is not closed is a warning, and thus fails the test."""
+    operation = Cancellation()
+    operation.cancel()
+    with governing(operation), pytest.raises(Cancelled), CancellationFd():
+        pytest.fail("the block runs")
 
 
 def test_a_pause_ends() -> None:

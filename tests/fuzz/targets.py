@@ -305,7 +305,7 @@ def _discovery_seeds() -> Iterator[bytes]:
 def registry(data: bytes) -> None:
     """A registry's documents: a manifest or index, then an image's config, a line each; a reference."""
     first, _, second = data.partition(b"\n")
-    _said(lambda: _registry(first, second), FetchError)
+    _said(lambda: _registry(first, second), FetchError, ImageError)
     _said(lambda: reference.parse_reference(first[:300].decode("utf-8", "replace")), KurmaError)
 
 

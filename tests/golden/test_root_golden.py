@@ -272,6 +272,7 @@ def kurmad(fresh: Kurma) -> Iterator[str]:
     with daemon(fresh) as path:
         fresh.out("run", "-d", "--name", "up", "--net", "none", fresh.image, "--", "-c", "exec sleep 1000")
         fresh("run", "--name", "ended", "--net", "none", fresh.image, "--", "-c", "exit 3")
+        fresh("secret", "create", GOOD["secret"], "-", input="hunter2")
         yield path
 
 
@@ -290,6 +291,7 @@ def ask(path: str, method: str, target: str, body: Any = None) -> dict[str, Any]
 
 GOOD = {"pod": "up", "app": "busybox", "image": "example.com/busybox", "network": "default", "stager": "default"}
 GOOD |= {"kind": "networks", "name": "bridge", "key": "0123", "answer": "none"}
+GOOD |= {"secret": "db-password", "volume": "data"}
 #: They last until something happens.
 ENDLESS = ("/v1/events", "/wait", "/logs", "/attach", "/enter", "/stats")
 

@@ -100,6 +100,9 @@ def check(windows, programs):
         # looked for there before it is executed.
         looked_for = {call for call in window.calls if '("/opt/stager/' in call}
         own = {'chroot(".")', *looked_for} if '"/opt/stager/' in window.program else set()
+        if 'openat("mnt")' in window.calls and not window.program:
+            # The spawner's process hands a stager's root and namespaces to the fork server. No app is there yet.
+            own = {'openat(".")', 'openat("mnt")', 'openat("net")'}
         assert window.calls <= PERMITTED | own, window
     for program in programs:
         found = [window for window in windows if program in window.program]
@@ -126,6 +129,12 @@ def _of_one(lines):
                 window.program = words
                 yield window
                 window = None
+            continue
+        if name == "sendmsg" and 'iov_base="ready"' in words and window is not None:
+            # A forked stager: from here on, it is as one that was executed.
+            window.program = '"/opt/stager/start", forked'
+            yield window
+            window = None
             continue
         entered = name in ("pivot_root", "chroot") or (
             name == "setns" and ("CLONE_NEWNS" in words or words.endswith(" 0"))

@@ -173,11 +173,38 @@ def children():
         return {f"child process {pid}" for pid in file.read().split()}
 
 
+def pods(state_directory):
+    """The pods that a state directory has."""
+    return {name for name in names(f"{state_directory}/pods") if name.count("-") == 4}
+
+
+def told(state_directory, pod):
+    """A pod in words: its record, and the processes that have its owner lock open."""
+    directory = f"{state_directory}/pods/{pod}"
+    found = [f"pod {pod}", *_lines(f"{directory}/state.json")]
+    for pid in filter(str.isdigit, names("/proc")):
+        if any(_target(f"/proc/{pid}/fd/{fd}") == f"{directory}/owner.lock" for fd in names(f"/proc/{pid}/fd")):
+            found += [f"owner lock: open in {pid}", *_lines(f"/proc/{pid}/cmdline"), *_lines(f"/proc/{pid}/stack")]
+    return "\n".join(found)
+
+
+def _target(link):
+    try:
+        return os.readlink(link)
+    except OSError:
+        return None  # it has gone
+
+
+def links():
+    """The network interfaces of this host."""
+    return names("/proc/sys/net/ipv4/conf") - {"all", "default"}
+
+
 def state():
     """All that a test must leave as it was, cgroups aside, in words."""
     return (
         mounts()
         | {f"network namespace {name}" for name in names("/run/netns")}
-        | {f"link {name}" for name in names("/proc/sys/net/ipv4/conf") if name.startswith(("veth", "kv", "kurma"))}
+        | {f"link {name}" for name in links() if name.startswith(("veth", "kv", "kurma"))}
         | children()
     )

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.integration import leftovers
+
 if TYPE_CHECKING:
     from kurma_testing.webserver import WebServer
 
@@ -66,6 +68,20 @@ def session_state(tmp_path_factory: pytest.TempPathFactory) -> str:
     with open_client(str(directory / "kurma.json"), str(directory / "state")) as client:
         client.stager_build("default")
     return str(directory / "state")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left_for_others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A module leaves no pods, secrets and volumes in the state directory that tests share, and no links on the
+    tests' host: they would be in the way of every module that follows."""
+    links = leftovers.links()
+    yield
+    shared = str(tmp_path_factory.getbasetemp() / "kurma/state")
+    left = [leftovers.told(shared, pod) for pod in leftovers.pods(shared)]
+    for kind in ("secrets", "volumes"):
+        left += [f"{kind}/{name}" for name in leftovers.names(f"{shared}/{kind}") if not name.startswith(".")]
+    assert not left, "left in the shared state directory: " + "\n".join(left)
+    assert leftovers.links() == links
 
 
 @pytest.fixture(scope="session")
@@ -237,10 +253,12 @@ def commands(request: pytest.FixtureRequest, kurma_command: Kurma, way: str) -> 
 
 @pytest.fixture
 def kurma(commands: Kurma) -> Iterator[Kurma]:
-    """A command; whatever pods a test leaves are removed."""
+    """A command; whatever pods and named volumes a test leaves are removed."""
     yield commands
     for line in commands.out("list", "--no-legend").splitlines():
         commands("rm", "--force", line.split()[0])
+    if (commands.state / "volumes").exists():
+        commands("volume", "prune", "--force")
 
 
 @pytest.fixture

@@ -67,8 +67,8 @@ class House:
         return Kurma(Path(self.state), Path(self.config_file), self.image)
 
     def close(self):
-        """Ends what tests left running, as the last resort: each test checks its own. The default network goes:
-        it stays when its pods have gone, in the way of the networks of tests that follow."""
+        """Ends what tests left running, as the last resort: each test checks its own. Volumes, secrets and the
+        default network go, which stay when their pods have gone, in the way of tests that follow."""
         for run in self._runs:
             run.kill()
         with self.connect(host="local") as client:
@@ -76,6 +76,10 @@ class House:
                 # What a test has broken on purpose is removed by it, too.
                 with contextlib.suppress(KurmaError):
                     client.rm(uuid, force=True, managed=True)
+            if os.path.exists(f"{self.state}/volumes"):
+                client.volume_prune()
+            for secret in client.secrets_list():
+                client.secret_rm(secret.name, force=True)
             if os.path.exists(f"{self.state}/plugins/kurma.networks/bridge/choices/default.json"):
                 client.network_rm("default")
         # Names of pods whose directory a test has removed.

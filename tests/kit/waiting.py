@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
-#: Seconds that a state may take to come. A busy machine is slow, so this is many times what it takes.
-PATIENCE = 20.0
+#: Seconds that a state may take to come. A busy machine is slow, so this is many times what it takes; the virtual
+#: machine's processor is emulated.
+PATIENCE = 120.0 if os.environ.get("KURMA_TEST_VM") else 20.0
 
 Found = TypeVar("Found")
 

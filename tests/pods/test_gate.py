@@ -20,7 +20,7 @@ from kurma_core.errors import ConfigError, IsolatorError, PowerError, UsageError
 from kurma_core.hookspecs.isolator import IsolatorHost
 from kurma_core.images.trust_policy import Vouchers
 from kurma_core.isolation import IsolatorPlugin
-from kurma_core.models.isolator import HostMount, IsolatorPlan
+from kurma_core.models.isolator import RLIMITS, HostMount, IsolatorPlan
 from kurma_core.pods.prepare import grants, isolators
 from kurma_core.pods.prepare.app_settings import with_isolators
 from kurma_core.pods.record.document import Need, PodDocument
@@ -211,6 +211,12 @@ ASKED: list[tuple[dict[str, Any], bool, list[str]]] = [
     ({"kurma.io/pids-limit": {"limit": "2049"}}, False, ["kurma.io/pids-limit"]),
     ({"kurma.io/pids-limit": {"limit": "unlimited"}}, False, ["kurma.io/pids-limit"]),
     ({"os/linux/oom-score-adj": -1}, False, ["os/linux/oom-score-adj"]),
+    ({"kurma.io/ulimits": {"core": 0, "nofile": [20000, 20000], "memlock": [1, 8192]}}, False, []),
+    (
+        {"kurma.io/ulimits": {"nofile": [1, 20001], "memlock": -1, "stack": -1}},
+        False,
+        ["kurma.io/ulimits=memlock", "kurma.io/ulimits=nofile"],
+    ),
     # What divides or limits: an app's shares count within its pod.
     ({"os/linux/cpu-shares": 262144, "resource/cpu": {"limit": 64}}, False, []),
     ({"resource/memory": {"request": "1G", "limit": "2G"}, "os/linux/no-new-privileges": False}, False, []),
@@ -241,9 +247,13 @@ def test_whatever_is_beyond_the_default_is_a_power(
 
 @pytest.fixture
 def quiet_host(tmp_path: Path) -> IsolatorHost:
-    """Kurma's own score is 0 there, and no security module is."""
+    """Kurma's own score is 0 there, it has limits of open files and locked memory, and no security module is."""
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/oom_score_adj").write_text("0")
+    limits = {"nofile": "20000", "memlock": "8192"}
+    (tmp_path / "proc/self/limits").write_text(
+        "Limit\n" + "".join(f"{name:47}{limits.get(name, 'unlimited')}\n" for name in RLIMITS)
+    )
     return replace(HOST, root=str(tmp_path))
 
 

@@ -76,7 +76,7 @@ def another(store, *ports, state, steps=()):
     pod = pod_document(uuid=uuid, name="web", attachments=(network,), hostname="web")
     directory, lock = store.create(uuid, "web")
     os.close(lock)
-    directory.write_pod(pod.to_json())
+    directory.write_pod(pod)
     directory.write_state(PodState(state, tuple(steps)))
     return directory
 
@@ -224,6 +224,20 @@ def test_a_pod_of_another_state_directory_is_named(store, claims, elsewhere, sta
     assert os.listdir(claims._place).count(os.path.basename(elsewhere.file)) == 1
     assert refused(store, claims, PortMapping(81, 1)) is None
     assert refused(elsewhere.store, claims, uuid=elsewhere.directory.uuid) is None, "its own claim"
+
+
+class ListedBefore(PodStore):
+    """Lists the pods that there were before the first was made."""
+
+    def uuids(self):
+        return []
+
+
+def test_a_pod_that_was_made_since_the_pods_were_listed_is_of_the_same_state_directory(claims, elsewhere):
+    store = ListedBefore(elsewhere.state_dir)
+    with pytest.raises(NetworkError, match=r"80/tcp of the host leads to pod web already$") as caught:
+        check_free(store, UUID, (HTTP,), nobody, claims)
+    assert caught.value.hint == f"choose another port, or: kurma stop {elsewhere.directory.uuid[:8]}"
 
 
 def test_a_pod_of_another_state_directory_that_has_ended_and_left_something(store, claims, elsewhere):

@@ -124,6 +124,9 @@ def test_a_source_that_cannot_be_made(tmp_path: Path) -> None:
             "an absolute path without ..",
         ),
         ({"kind": "image", "kurma.io/image": "x", "source": None, "kurma.io/sub-path": "/x"}, "a relative path"),
+        ({"kurma.io/sub-path": "a"}, "no sub path in a volume of kind host"),
+        ({"kind": "empty", "source": None, "kurma.io/sub-path": "a"}, "no kurma.io/sub-path in a volume of kind"),
+        ({"kind": "named", "source": None, "kurma.io/sub-path": "a/../b"}, "an absolute path without .."),
         ({"kind": "empty", "source": None, "kurma.io/create": True}, "no kurma.io/create in a volume of kind"),
     ],
 )
@@ -142,6 +145,8 @@ def test_keys_that_do_not_fit(fields: dict[str, object], said: str) -> None:
         {"kind": "host", "source": "/x", "readOnly": True, "kurma.io/recursive-read-only": False},
         {"kind": "host", "source": "/x", "kurma.io/options": ["noexec", "nodev"]},
         {"kind": "image", "readOnly": True, "kurma.io/image": "docker://x", "kurma.io/sub-path": "a/b"},
+        {"kind": "named", "kurma.io/sub-path": "a/b", "volume": "data"},
+        {"kind": "host", "source": "/x", "kurma.io/sub-path": "a/b", "kurma.io/volume": "data"},
     ],
 )
 def test_a_volume_is_written_as_it_was_read(fields: dict[str, object]) -> None:
@@ -163,6 +168,7 @@ def test_volumes_that_not_every_stager_mounts() -> None:
         (loose, [one], "volume v is read-only without the mounts below it"),
         (strict, [one], "volume v is read-only including the mounts below it"),
         (volume(**{"kurma.io/options": ["noexec"]}), [one], "volume v has the options noexec"),
+        (volume(**{"kurma.io/volume": "v", "kurma.io/sub-path": "a"}), [one], "volume v is mounted in part"),
         (plain, [one, below], "volume v is mounted below the one at /a"),
     ):
         manifest = PodManifest(apps=(), volumes=(given,))

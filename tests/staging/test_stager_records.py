@@ -136,3 +136,25 @@ def test_executions_before_this_one():
         parse_apps({"a": {"earlier": [{"signal": 65}]}}, "x")
     record = apps["a"].earlier[0].to_json()
     assert AppExecution.from_json(record) == apps["a"].earlier[0]
+
+
+def test_the_status_of_an_unchanged_file_is_the_callers_own(tmp_path: Path) -> None:
+    (tmp_path / "pod").mkdir()
+    file = tmp_path / "pod" / "status.json"
+    file.write_text('{"version": 1, "apps": {"web": {"pid": 1, "exited": false}}, "notes": ["a"]}')
+    assert _apps(tmp_path, clear=True) == ["web"]
+    assert _apps(tmp_path) == ["web"]
+    file.write_text('{"version": 1, "apps": {"job": {"pid": 1, "exited": false}}, "notes": ["a"]}')
+    assert _apps(tmp_path) == ["job"]
+    file.write_text("{")
+    with pytest.raises(StagerError):
+        read_status_file(str(tmp_path))
+
+
+def _apps(directory: Path, *, clear: bool = False) -> list[str]:
+    found = read_status_file(str(directory))
+    assert found is not None
+    names = list(found[0])
+    if clear:
+        found[0].clear()
+    return names

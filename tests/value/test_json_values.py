@@ -39,6 +39,11 @@ MANIFESTS = {
 
 #: What the fields that depend on each other hold; None: they are left out.
 INSTEAD = {
+    "AppOverrides": {
+        "ports": [{"name": "a", "protocol": "tcp", "port": 80}],
+        "mountPoints": [{"name": "m", "path": "/m"}],
+        "eventHandlers": [{"name": "pre-start", "exec": ["a"]}],
+    },
     "IsolatorPlan": {"rlimits": {"nofile": [1, 2]}},
     "MemoryPolicy": {"nodes": "0", "relative": None},
     "Scheduling": {"policy": "deadline", "priority": None, "runtime": 1, "deadline": 2, "period": 3},
@@ -51,7 +56,7 @@ def sample(shape: Any) -> Any:
         case schema.Maybe():
             return sample(shape.inner)
         case schema.Text():
-            return next(text for text in ("/a", "A", "00ff00ff00ff00ff", "0") if fits(shape, text))
+            return next(text for text in ("/a", "A", "00ff00ff00ff00ff", "0", "127.0.0.1") if fits(shape, text))
         case schema.Whole():
             return max(shape.least or 0, 1)
         case schema.Words():

@@ -4,6 +4,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 
 from tests.vm.failing import Failing
 
@@ -83,3 +84,8 @@ def _told(*argv, at=None):
     if done.returncode:
         raise Failing(f"{shlex.join(argv)}: {done.stderr.strip() or f'exit status {done.returncode}'}")
     return done.stdout
+
+
+if __name__ == "__main__":
+    # Machines that are made at the same time need the kernel to be there.
+    kernel(sys.argv[1])

@@ -48,7 +48,7 @@ PATH={project}/.venv/bin:$PATH KURMA_TEST_RECORD=/results/ran KURMA_TEST_VM=1
 export PATH KURMA_TEST_RECORD KURMA_TEST_VM
 exec sh tests/host python -m pytest -p tests.vm.ran --junitxml=/results/junit.xml --basetemp=/tmp/pytest \\
 	-o console_output_style=classic -o testpaths={files} -m vm --reruns {reruns} \\
-	-o faulthandler_timeout={hanging} -o faulthandler_exit_on_timeout=true {arguments}
+	--timeout 0 -o faulthandler_timeout={hanging} -o faulthandler_exit_on_timeout=true {arguments}
 """
 
 

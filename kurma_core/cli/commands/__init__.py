@@ -76,7 +76,7 @@ SECTIONS: dict[str, dict[str, Entry | Alias | Group]] = {
         "kill": Entry("pods", "kill", "Send a signal to the apps of pods.", harm=True),
         "rm": Entry("pods", "rm", "Remove pods that do not run.", harm=True),
         "annotate": Entry("pods", "annotate", "Set and remove annotations of a pod or of an app."),
-        "wait": Entry("pods", "wait", "Wait until a pod ends, and exit with its exit code."),
+        "wait": Entry("pods", "wait", "Wait until a pod ends or has a health."),
         "app": Group(
             "List and change the apps of a running pod.",
             {
@@ -89,6 +89,10 @@ SECTIONS: dict[str, dict[str, Entry | Alias | Group]] = {
                 "update": Entry("app", "update", "Change the resources of an app."),
                 "rm": Entry("app", "rm", "Remove ended apps from a pod.", harm=True),
             },
+        ),
+        "healthcheck": Group(
+            "Check the health of apps.",
+            {"run": Entry("health", "run", "Check the health of an app now.")},
         ),
         "pod": Group(
             "Inspect pods, and convert old pod manifests.",
@@ -103,12 +107,12 @@ SECTIONS: dict[str, dict[str, Entry | Alias | Group]] = {
         "list": Entry("pods", "list_", "List all pods."),
         "ls": Alias("list"),
         "show": Entry("pods", "show", "Show all facts about a pod."),
-        "inspect": Entry("pods", "inspect", "Print a pod, an image or a network as JSON."),
+        "inspect": Entry("pods", "inspect", "Print a pod, an image, a network or a volume as JSON."),
         "status": Entry("pods", "status", "Show the state of a pod and of its apps."),
         "logs": Entry("logs", "logs", "Print the output of a pod's apps."),
         "top": Entry("stats", "top", "Show the processes of a pod, or the busiest pods."),
         "stats": Entry("stats", "stats", "Show the resource usage of pods, continuously."),
-        "events": Entry("events", "events", "Print events of pods and images as they happen."),
+        "events": Entry("events", "events", "Print events of pods, images and volumes as they happen."),
         "cat-manifest": Entry("pods", "cat_manifest", "Print the manifest of a pod, with all overrides."),
     },
     "Enter pods": {
@@ -116,6 +120,8 @@ SECTIONS: dict[str, dict[str, Entry | Alias | Group]] = {
         "enter": Entry("enter", "enter", "Run a shell or a command in an app of a running pod."),
         "attach": Entry("enter", "attach", "Attach to an app's output and standard input."),
         "cp": Entry("enter", "cp", "Copy files to a running app or from it."),
+        "diff": Entry("enter", "diff", "List what an app has changed in its root."),
+        "commit": Entry("image_archive", "commit", "Make an image of an app's kept root."),
     },
     "Images": {
         "pull": Alias("image fetch"),
@@ -137,6 +143,8 @@ SECTIONS: dict[str, dict[str, Entry | Alias | Group]] = {
                 "build": Entry("image_archive", "build", "Build an image from a directory."),
                 "validate": Entry("image_archive", "validate", "Check that Kurma accepts image archives."),
                 "export": Entry("image", "export", "Write a stored image to a file."),
+                "save": Entry("image_push", "save", "Write a stored image to a file for other engines."),
+                "push": Entry("image_push", "push", "Push a stored image to a registry."),
                 "extract": Entry("image", "extract", "Extract an image's root filesystem."),
                 "sign": Entry("image_archive", "sign", "Sign an image archive."),
                 "verify": Entry("image_archive", "verify", "Check a stored image, or the signature of a file."),
@@ -169,6 +177,35 @@ SECTIONS: dict[str, dict[str, Entry | Alias | Group]] = {
                 "create": Entry("network", "create", "Create a network in kurma.d/50-networks.yml."),
                 "check": Entry("network", "check", "Check networks; with --repair repair them."),
                 "rm": Entry("network", "rm", "Remove a network's bridge and rules from the host.", harm=True),
+            },
+        ),
+    },
+    "Secrets": {
+        "secret": Group(
+            "Create, list, show and remove secrets.",
+            {
+                "create": Entry("secret", "create", "Create a secret from a file or from standard input."),
+                "list": Entry("secret", "list_", "List secrets, without their values."),
+                "ls": Alias("secret list"),
+                "show": Entry("secret", "show", "Show a secret, without its value."),
+                "inspect": Entry("secret", "inspect", "Print secrets as JSON, without their values."),
+                "rm": Entry("secret", "rm", "Remove secrets that no pod names.", harm=True),
+            },
+        ),
+    },
+    "Volumes": {
+        "volume": Group(
+            "Create, list and remove named volumes.",
+            {
+                "create": Entry("volume", "create", "Create a named volume, and print its name."),
+                "list": Entry("volume", "list_", "List named volumes."),
+                "ls": Alias("volume list"),
+                "show": Entry("volume", "show", "Show all facts about a named volume."),
+                "inspect": Alias("inspect", type="volume"),
+                "rm": Entry("volume", "rm", "Remove named volumes, with their files.", harm=True),
+                "prune": Entry(
+                    "volume", "prune", "Remove all named volumes that no pod uses, with their files.", harm=True
+                ),
             },
         ),
     },

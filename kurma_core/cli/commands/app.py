@@ -75,7 +75,7 @@ def start(session: Session, *, pod: str, apps: tuple[str, ...], force: bool) -> 
     _POD,
     _APPS,
     Option("timeout", "--timeout", "Kill apps that still run after TIME.", metavar="TIME"),
-    Option("force", "--force", "Kill the apps at once, also if a program manages the pod."),
+    Option("force", "--force", "Kill the apps at once, or after --timeout, also if a program manages the pod."),
     root=True,
     example="kurma app stop shop debug",
 )
@@ -86,13 +86,14 @@ def stop(session: Session, *, pod: str, apps: tuple[str, ...], timeout: str | No
     apps ends with its last app.
     """
     patience = None if timeout is None else values.seconds(timeout, "--timeout")
+    at_once = force and patience is None
     return session.each(
-        apps, lambda app: session.client.app_stop(pod, app, timeout=patience, force=force, managed=force)
+        apps, lambda app: session.client.app_stop(pod, app, timeout=patience, force=at_once, managed=force)
     )
 
 
-@command(_POD, _APPS, root=True, example="kurma app reopen-log shop web")
-def reopen_log(session: Session, *, pod: str, apps: tuple[str, ...]) -> int:
+@command(_POD, _APPS, MANAGED, root=True, example="kurma app reopen-log shop web")
+def reopen_log(session: Session, *, pod: str, apps: tuple[str, ...], force: bool) -> int:
     """Continue the logs of apps in new files.
 
     For a pod with --log-dir: rename the log file first. When the command returns, the new file exists, and the old
@@ -100,7 +101,7 @@ def reopen_log(session: Session, *, pod: str, apps: tuple[str, ...]) -> int:
     """
 
     def reopen(app: str) -> None:
-        session.client.app_reopen_log(pod, app)
+        session.client.app_reopen_log(pod, app, managed=force)
 
     return session.each(apps, reopen)
 
@@ -136,5 +137,5 @@ def update(session: Session, *, pod: str, app: str, force: bool, **options: Any)
     """
     from kurma_core.cli.commands.run import tell_of_isolators
 
-    wanted = dict(isolators({"caps_retain": (), "caps_remove": (), "device": (), **options}))
+    wanted = dict(isolators({"caps_retain": (), "caps_remove": (), "device": (), "ulimit": (), **options}))
     tell_of_isolators(session, session.client.app_update(pod, app, wanted, managed=force), app)

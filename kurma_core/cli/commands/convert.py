@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from kurma_core.api import pod_file
 from kurma_core.cli import values
 from kurma_core.cli.command_line import PASSPHRASE_FILE, Argument, command
 from kurma_core.errors import HostError, ImageNotFoundError, UsageError
@@ -55,11 +56,12 @@ def pod(session: Session, *, file: str) -> None:
     from kurma_core.appc.template import PodTemplate
     from kurma_core.named_files import naming
 
-    document = values.pod_file(file)
+    document = pod_file.read_value(file)
     name = "standard input" if file == "-" else file
     if is_early_image(document) or (isinstance(document, dict) and document.get("acKind") == "ImageManifest"):
         raise UsageError(f"{name} is an image's manifest, and no pod's", hint=f"kurma image convert {file}")
-    if not values.is_early_pod_file(document):
+    if not pod_file.is_early(document):
+        document = pod_file.only_pod(document, file, "pod convert", session.note)
         with naming(name):
             template = PodTemplate.parse(document, warn=session.note)
         session.json(template.to_json())
@@ -102,9 +104,7 @@ def _of_document(session: Session, file: str) -> ImageManifest:
     from kurma_core.named_files import naming
 
     document = values.json_file(file)
-    if values.is_early_pod_file(document) or (
-        isinstance(document, dict) and document.get("acKind") == "PodManifest"
-    ):
+    if pod_file.is_early(document) or (isinstance(document, dict) and document.get("acKind") == "PodManifest"):
         raise UsageError(f"{file} is a pod's manifest, and no image's", hint=f"kurma pod convert {file}")
     with naming(file):
         return convert_any(document, warn=session.note)

@@ -1,9 +1,11 @@
-"""``kurma enter`` and ``exec`` run a command in an app, ``attach`` joins its terminal, ``cp`` copies files."""
+"""``kurma enter`` and ``exec`` run a command in an app, ``attach`` joins its terminal, ``cp`` copies files, and
+``diff`` lists changed ones."""
 
 from __future__ import annotations
 
+from kurma_core.api import pod_file
 from kurma_core.cli import values
-from kurma_core.cli.command_line import APP, POD_OR_APP, Argument, Option, Rest, command
+from kurma_core.cli.command_line import APP, FORMAT, NO_LEGEND, POD_OR_APP, Argument, Option, Rest, command
 from kurma_core.errors import UsageError
 
 TYPE_CHECKING = False
@@ -113,7 +115,7 @@ def _run_inside(
         exec=words,
         user=user,
         group=group,
-        environment=values.environment(env),
+        environment=pod_file.environment(env),
         working_directory=None if workdir is None else values.inner_path(workdir, "--workdir"),
         tty=terminal,
         timeout=None if timeout is None else values.seconds(timeout, "--timeout"),
@@ -249,3 +251,21 @@ def _place(text: str) -> tuple[str, str | None, str] | None:
         raise UsageError(f"cp: malformed {text!r}", hint=_SEE)
     pod, app = values.pod_and_app(pod, None)
     return pod, app, rest
+
+
+@command(
+    POD_OR_APP,
+    APP,
+    FORMAT,
+    NO_LEGEND,
+    root=True,
+    here="it reads the pod's directory by itself, and no kurmad does it for others",
+    example="kurma diff shop/web",
+)
+def diff(session: Session, *, pod: str, app: str | None) -> None:
+    """List what an app has changed in its root.
+
+    Compares the root of the last execution with the app's image. The pod runs, or it has ended and keeps its roots
+    (--keep-root). Volumes, and the files that Kurma makes in every root, are left out.
+    """
+    session.listing(session.client.root_changes(*values.pod_and_app(pod, app)), ["kind", "path"])

@@ -1,4 +1,4 @@
-"""``kurma events``: prints events of pods and images, as they happen."""
+"""``kurma events``: prints events of pods, images and volumes, as they happen."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def events(
     subject: tuple[str, ...],
     kind: tuple[str, ...],
 ) -> None:
-    """Print events of pods and images as they happen.
+    """Print events of pods, images and volumes as they happen.
 
     Prints new events; with --since, also the kept events after that number; with --no-follow, kept events only.
     The state directory keeps the events of all processes, with or without a daemon. Event numbers increase; a gap

@@ -403,7 +403,7 @@ def removal_lines(removed: Iterable[Removal], *, dry_run: bool) -> Iterator[str]
     """A line for each thing that was removed, or would be: its kind, name, ID and size."""
     word = "would be removed" if dry_run else "removed"
     for one in removed:
-        ident = one.name[: 8 if one.kind == "pod" else 20]
+        ident = one.name if one.kind == "volume" else one.name[: 8 if one.kind == "pod" else 20]
         named = f"{one.display_name} ({ident})" if one.display_name else ident
         yield f"{one.kind} {named}: {word} ({size(one.size)})"
 

@@ -1,12 +1,14 @@
-"""``kurma image build``, ``validate``, ``sign``, ``verify``: image archives in files, and their signatures."""
+"""``kurma image build``, ``validate``, ``sign``, ``verify``: image archives in files, and their signatures.
+``kurma commit`` makes an image of an app's root."""
 
 from __future__ import annotations
 
 import os
 
+from kurma_core.api import pod_file
 from kurma_core.cli import values
-from kurma_core.cli.command_line import FORMAT, PASSPHRASE_FILE, Argument, Option, command
-from kurma_core.errors import PrivilegeError, UsageError
+from kurma_core.cli.command_line import APP, FORMAT, PASSPHRASE_FILE, POD_OR_APP, Argument, Option, command
+from kurma_core.errors import ManifestError, PrivilegeError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,18 +19,8 @@ if TYPE_CHECKING:
     Json = Any
 
 
-@command(
-    Argument("directory", "DIR", "The directory with the image's manifest and rootfs.", required=False),
-    Option(
-        "output",
-        "--output -o",
-        "Write an archive to FILE, whose name ends in .aci, instead of into the store.",
-        metavar="FILE",
-    ),
-    Option(
-        "from_rootfs", "--from-rootfs", "Take the root filesystem from DIR, without a manifest.", metavar="DIR"
-    ),
-    Option("manifest", "--manifest", "Begin with this manifest, JSON or YAML.", metavar="FILE"),
+#: Options that change a manifest, for :func:`changed_manifest`.
+MANIFEST_OPTIONS = (
     Option("name", "--name", "Name the image.", metavar="NAME"),
     Option("version", "--version", "Set the image's version.", metavar="VERSION"),
     Option("label", "--label", "Set a label of the image.", metavar="NAME=VALUE", many=True),
@@ -48,6 +40,22 @@ if TYPE_CHECKING:
         metavar="NAME[=VALUE]",
         many=True,
     ),
+)
+
+
+@command(
+    Argument("directory", "DIR", "The directory with the image's manifest and rootfs.", required=False),
+    Option(
+        "output",
+        "--output -o",
+        "Write an archive to FILE, whose name ends in .aci, instead of into the store.",
+        metavar="FILE",
+    ),
+    Option(
+        "from_rootfs", "--from-rootfs", "Take the root filesystem from DIR, without a manifest.", metavar="DIR"
+    ),
+    Option("manifest", "--manifest", "Begin with this manifest, JSON or YAML.", metavar="FILE"),
+    *MANIFEST_OPTIONS,
     Option(
         "compress",
         "--compress",
@@ -74,13 +82,14 @@ def build(session: Session, *, directory: str | None, output: str | None, compre
         raise UsageError("--passphrase-file has no effect without --encrypt", hint="add --encrypt")
     rootfs, base = _sources(directory, options["from_rootfs"], options["manifest"])
     if output is None:
-        _build_into_store(session, rootfs, _manifest(base, options), compress=compress, encrypt=options["encrypt"])
+        manifest = changed_manifest(base, options)
+        _build_into_store(session, rootfs, manifest, compress=compress, encrypt=options["encrypt"])
         return
     own = None if directory is None else f"{directory}/manifest"
     writable(output, made_of=(options["manifest"], own, session.passphrase_file))
     if not output.endswith(".aci"):
         raise UsageError(f"cannot write an image to {output}: its name must end in .aci", hint=f"-o {output}.aci")
-    manifest = _manifest(base, options)
+    manifest = changed_manifest(base, options)
     passphrase = session.passphrases().new(output) if options["encrypt"] else None
     compress = "" if compress == "none" else compress
     session.line(
@@ -101,6 +110,30 @@ def _build_into_store(
         error.hint = f"build a file: -o FILE.aci; then kurma image fetch ./FILE.aci; or {error.hint}"
         raise
     session.line(here.images.build(rootfs, manifest).id)
+
+
+@command(
+    POD_OR_APP,
+    Argument("name", "NAME", "The name of the new image."),
+    APP,
+    *(option for option in MANIFEST_OPTIONS if option.name != "name"),
+    root=True,
+    here="it reads the pod's directory and builds into the store by itself, and no kurmad does it for others",
+    example="kurma commit shop/web example.com/web --version 2",
+)
+def commit(session: Session, *, pod: str, app: str | None, **options: Any) -> None:
+    """Make an image of an app's kept root.
+
+    The pod has ended and keeps its roots (--keep-root). The image has all files of the root without its volumes,
+    and the app as it ran; options change it. Prints the image ID.
+    """
+
+    def changed(manifest: dict[str, Any]) -> dict[str, Any]:
+        if options["version"] is None:
+            manifest["labels"] = [one for one in manifest.get("labels", ()) if one["name"] != "version"]
+        return changed_manifest(manifest, options)
+
+    session.line(session.client.commit(*values.pod_and_app(pod, app), changed).id)
 
 
 @command(
@@ -139,20 +172,50 @@ def _sources(directory: str | None, rootfs: str | None, manifest: str | None) ->
     return found, _read(own)
 
 
-def _manifest(manifest: dict[str, Json], options: dict[str, Any]) -> dict[str, Json]:
+def changed_manifest(manifest: dict[str, Json], options: dict[str, Any]) -> dict[str, Json]:
+    """The manifest, changed here by :data:`MANIFEST_OPTIONS`. :raises UsageError: it has no name, or one with a
+    version; or the name or a label cannot be used to name the image."""
     if options["name"] is not None:
-        manifest["name"] = options["name"]
+        manifest["name"] = _name(options["name"])
     if "name" not in manifest:
         raise UsageError("the image has no name", hint="--name NAME")
     labels = {label["name"]: label["value"] for label in manifest.get("labels", ())}
     labels.update(_labels(options["version"], options["label"]))
+    for label, value in labels.items():
+        if isinstance(value, str) and not value.isprintable():
+            raise UsageError(
+                f"the image's label {label} has a character that cannot be printed: {value[:80]!r}",
+                hint="write the value with no line's end, tab or control character",
+            )
     manifest["labels"] = [{"name": name, "value": value} for name, value in labels.items()]
     _change_app(manifest, options)
     return manifest
 
 
+def _name(text: str) -> str:
+    """The name of a new image. :raises UsageError: it has a version, or is malformed."""
+    from kurma_core.appc.image_name import LONGEST_NAME
+    from kurma_core.appc.types import ac_identifier
+
+    name, colon, version = text.partition(":")
+    try:
+        ac_identifier(name, "$")
+        if colon and "/" not in version and version.isprintable():
+            raise UsageError(f"{text}: the name of an image has no version", hint=f"{name} --version {version}")
+        if not colon and len(name) <= LONGEST_NAME:
+            return name
+    except ManifestError:
+        pass
+    raise UsageError(
+        f"{text[:80]!r}{'…' * (len(text) > 80)} cannot be the name of an image",
+        hint=f"1 to {LONGEST_NAME} lower-case letters and digits, with any of -._~/ between them",
+    )
+
+
 def _labels(version: str | None, texts: tuple[str, ...]) -> dict[str, str]:
-    """:raises UsageError: one is given twice, be it by ``--version``."""
+    """:raises UsageError: one is given twice, be it by ``--version``; or the version is empty."""
+    if version == "":
+        raise UsageError("--version: the version is empty", hint="leave it out for an image without a version")
     labels = {} if version is None else {"version": version}
     for text in texts:
         name, value = values.pair(text, "--label")
@@ -199,7 +262,9 @@ def _change_app(manifest: dict[str, Json], options: dict[str, Any]) -> None:
             changes["exec"] = shlex.split(options["exec"])
         except ValueError as error:
             raise UsageError(f"--exec: {error}") from None
-    environment = values.environment(options["env"])
+        if not changes["exec"]:
+            raise UsageError("--exec: the command is empty")
+    environment = pod_file.environment(options["env"])
     app = manifest.get("app")
     if not (changes or environment):
         return

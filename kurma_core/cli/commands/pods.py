@@ -72,7 +72,7 @@ def list_(session: Session, *, all: bool, quiet: bool, filter: tuple[str, ...]) 
     terminal shows fewer columns.
     NAME is the display name of a pod that has one (annotation kurma.io/display-name).
     Keys of --filter: id, name (a part of it), state, status, label (NAME or NAME=VALUE), image, ancestor, network,
-    exited (the exit code).
+    exited (the exit code), health (starting, healthy, unhealthy or none).
     """
     _list(session, (), filter, quiet=quiet)
 
@@ -103,7 +103,7 @@ def _list(session: Session, states: tuple[str, ...], wanted: tuple[str, ...], *,
 
 _COLUMNS: list[Column] = [
     ("NAME", lambda pod: pod.display_name or pod.name, (5, 12)),
-    "state",
+    ("STATE", "condition"),
     ("EXIT", "exit_code"),
     ("AGE", lambda pod: _age(pod)),
     ("RESTARTS", "restarts", (6, 0)),
@@ -168,7 +168,18 @@ _FILTERS: Filters = {
     "ancestor": _has_image,
     "network": lambda pod, value: value in [one["network"] for one in pod["networks"]],
     "exited": lambda pod, value: str(pod["exitCode"]) == value,
+    "health": lambda pod, value: _has_health(pod, value),
 }
+
+
+def _has_health(pod: Any, wanted: str) -> bool:
+    """:param wanted: a health, or ``none``."""
+    words = ("starting", "healthy", "unhealthy", "none")
+    if wanted not in words:
+        from kurma_core.errors import UsageError
+
+        raise UsageError(f"--filter: no health {wanted!r}", hint=f"write one of {', '.join(words)}")
+    return bool((pod.get("health") or "none") == wanted)
 
 
 def _has_label(pod: Any, wanted: str) -> bool:
@@ -188,16 +199,17 @@ def show(session: Session, *, pod: str) -> None:
 
 
 @command(
-    Argument("names", "POD|IMAGE|NETWORK", "The pods, images and networks.", many=True),
-    Option("type", "--type -t", "Look only for this type.", choices=("pod", "image", "network")),
+    Argument("names", "POD|IMAGE|NETWORK|VOLUME", "The pods, images, networks and volumes.", many=True),
+    Option("type", "--type -t", "Look only for this type.", choices=("pod", "image", "network", "volume")),
     INSPECT_FORMAT,
     example="kurma inspect --format '{{.state}}' web",
 )
 def inspect(session: Session, *, names: tuple[str, ...], type: str | None) -> int:
-    """Print a pod, an image or a network as JSON.
+    """Print a pod, an image, a network or a volume as JSON.
 
-    Looks for each name among pods, then images, then networks. Prints a list with the JSON of kurma show, kurma
-    image show or kurma network show for each name; with a template, one line for each name.
+    Looks for each name among pods, then images, networks and named volumes. Prints a list with the JSON of kurma
+    show, kurma image show, kurma network show or kurma volume show for each name; with a template, one line for
+    each name.
     """
     found: list[Any] = []
     code = session.each(names, lambda name: found.append(_inspected(session.client, name, type)))
@@ -210,12 +222,13 @@ def inspect(session: Session, *, names: tuple[str, ...], type: str | None) -> in
 
 
 def _inspected(client: Client, name: str, kind: str | None) -> Any:
-    from kurma_core.errors import ImageNotFoundError, KurmaError, NetworkNotFoundError, PodNotFoundError
+    from kurma_core import errors
 
-    ways = {
-        "pod": (client.pod, PodNotFoundError),
-        "image": (client.image, ImageNotFoundError),
-        "network": (client.network, NetworkNotFoundError),
+    ways: dict[str, tuple[Callable[[str], Any], tuple[type[errors.KurmaError], ...]]] = {
+        "pod": (client.pod, (errors.PodNotFoundError,)),
+        "image": (client.image, (errors.ImageNotFoundError,)),
+        "network": (client.network, (errors.NetworkNotFoundError,)),
+        "volume": (client.volume, (errors.VolumeNotFoundError, errors.UsageError)),
     }
     if kind is not None:
         return ways[kind][0](name)
@@ -224,9 +237,9 @@ def _inspected(client: Client, name: str, kind: str | None) -> Any:
             return way(name)
         except missing:
             continue
-    raise KurmaError(
-        f"cannot inspect {name}: no pod, image or network has that name",
-        hint="kurma list, kurma images and kurma network list name them",
+    raise errors.KurmaError(
+        f"cannot inspect {name}: no pod, image, network or volume has that name",
+        hint="kurma list, kurma images, kurma network list and kurma volume list name them",
     )
 
 
@@ -287,12 +300,27 @@ def annotate(session: Session, *, pod: str, annotations: tuple[str, ...], app: s
     session.client.pod_annotate(pod, set=values, remove=gone, app=app, managed=force)
 
 
-@command(_POD, example="kurma wait web")
-def wait(session: Session, *, pod: str) -> int:
-    """Wait until a pod ends, and exit with its exit code."""
+@command(
+    _POD,
+    Option(
+        "condition",
+        "--condition",
+        "Wait for this: the pod's end, or a health of its apps.",
+        choices=("ended", "healthy", "unhealthy"),
+        default="ended",
+    ),
+    example="kurma wait web",
+)
+def wait(session: Session, *, pod: str, condition: str) -> int:
+    """Wait until a pod ends or has a health.
+
+    Exits with the pod's exit code, or with 0 once it has that health. The health of a pod is the worst of its
+    apps'.
+    """
     from kurma_core.cli.commands.run import exit_code
 
-    return exit_code(session.client.wait(pod))
+    record = session.client.wait(pod, condition=condition)
+    return exit_code(record) if condition == "ended" else 0
 
 
 @command(_POD, example="kurma cat-manifest web")
@@ -322,7 +350,7 @@ def _second(at: str | None) -> str:
 
 _APP_COLUMNS: list[Column] = [
     ("APP", "name"),
-    "state",
+    ("STATE", "condition"),
     ("EXIT", "exit_code"),
     ("PID", "pid", (2, 0)),
     ("STARTED", lambda app: _second(app.started_at), (4, 0)),
@@ -339,6 +367,15 @@ _EARLIER_COLUMNS: list[Column] = [
     ("STARTED", lambda one: _second(one[1].started_at), (1, 0)),
     ("FINISHED", lambda one: _second(one[1].finished_at)),
     ("MESSAGE", lambda one: one[1].told, (2, 12)),
+]
+
+
+#: Of (app, result of a health check).
+_CHECK_COLUMNS: list[Column] = [
+    ("CHECK OF", lambda one: one[0].name),
+    ("EXIT", lambda one: one[1].exit_code),
+    ("STARTED", lambda one: _second(one[1].started_at), (1, 0)),
+    ("OUTPUT", lambda one: one[1].output.strip(), (2, 12)),
 ]
 
 
@@ -371,6 +408,9 @@ def _page(record: PodRecord, width: int) -> Iterator[str]:
     earlier = [(app, one) for app in record.apps for one in app.earlier]
     if earlier:
         yield from ("", *table(earlier, _EARLIER_COLUMNS, width=width))
+    checks = [(app, one) for app in record.apps if app.health is not None for one in app.health.results]
+    if checks:
+        yield from ("", *table(checks, _CHECK_COLUMNS, width=width))
     if any(app.files for app in record.apps):
         yield from ("", *table(record.apps, _FILE_COLUMNS, width=width))
     if record.attachments:
@@ -433,7 +473,8 @@ def _mounts(record: PodRecord) -> list[tuple[str, str, str, str]]:
     for app in record.manifest.get("apps", ()):
         for mount in app.get("mounts", ()):
             volume = mount.get("appVolume") or volumes.get(mount["volume"], {})
-            found.append((mount["volume"], app["name"], mount["path"], volume.get("source") or _kind_of(volume)))
+            source = volume.get("kurma.io/volume") or volume.get("source") or _kind_of(volume)
+            found.append((mount["volume"], app["name"], mount["path"], source))
     return found
 
 
@@ -498,7 +539,7 @@ _PODS = Argument("pods", "POD", "The pods.", required=False, many=True)
     _PODS,
     Option("all", "--all -a", "Stop all pods that run."),
     TIMEOUT,
-    Option("force", "--force", "Kill the apps at once, also if a program manages the pod."),
+    Option("force", "--force", "Kill the apps at once, or after --timeout, also if a program manages the pod."),
     root=True,
     example="kurma stop -t 10s web",
 )
@@ -511,7 +552,10 @@ def stop(session: Session, *, pods: tuple[str, ...], all: bool, timeout: str | N
 
     patience = None if timeout is None else values.seconds(timeout, "--timeout")
     chosen = _chosen(session, "stop", pods, all, lambda state: state in LIVE_STATES)
-    return session.each(chosen, lambda pod: session.client.stop(pod, timeout=patience, force=force, managed=force))
+    at_once = force and patience is None
+    return session.each(
+        chosen, lambda pod: session.client.stop(pod, timeout=patience, force=at_once, managed=force)
+    )
 
 
 def _chosen(
@@ -536,10 +580,11 @@ def _chosen(
     Argument("pods", "POD[/APP]", "The pods, or one app of each.", many=True),
     APP,
     Option("signal", "--signal -s", "Send this signal, by name or number.", metavar="SIGNAL", default="TERM"),
+    MANAGED,
     root=True,
     example="kurma kill -s HUP web",
 )
-def kill(session: Session, *, pods: tuple[str, ...], app: str | None, signal: str) -> int:
+def kill(session: Session, *, pods: tuple[str, ...], app: str | None, signal: str, force: bool) -> int:
     """Send a signal to the apps of pods."""
     from kurma_core.cli import values
 
@@ -547,7 +592,7 @@ def kill(session: Session, *, pods: tuple[str, ...], app: str | None, signal: st
 
     def one(text: str) -> None:
         pod, named = values.find_pod_and_app(session.client, text, app)
-        session.client.kill(pod, number, named)
+        session.client.kill(pod, number, named, managed=force)
 
     return session.each(pods, one)
 

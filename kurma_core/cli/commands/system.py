@@ -174,7 +174,7 @@ def _leaves(path: str, value: Any, origins: Mapping[str, str]) -> Iterator[tuple
 def df(session: Session) -> None:
     """Show what Kurma keeps on the disk.
 
-    ACTIVE are those in use. RECLAIMABLE is what kurma system prune --all would free.
+    ACTIVE are those in use. RECLAIMABLE is what kurma system prune --all --volumes would free.
     """
     from kurma_core.cli.output import size
 
@@ -190,19 +190,20 @@ def df(session: Session) -> None:
 
 @command(
     Option("all", "--all -a", "Remove also every image that no pod uses."),
+    Option("volumes", "--volumes", "Remove also every named volume that no pod uses, with its files."),
     Option("force", "--force -f", "Remove without a question."),
     Option("dry_run", "--dry-run", "Print what would be removed, and remove nothing."),
     root=True,
     example="kurma system prune --dry-run",
 )
-def prune(session: Session, *, all: bool, force: bool, dry_run: bool) -> int:
+def prune(session: Session, *, all: bool, volumes: bool, force: bool, dry_run: bool) -> int:
     """Remove ended pods, and what nothing uses.
 
     Removes what kurma gc and kurma image gc remove, regardless of its age: ended pods with their logs, what
     crashes left, rendered trees, and unfinished downloads. Of the images that no pod uses, it removes those that
-    a newer one has replaced; with --all every one. Leaves pods that kurmad starts again. At a terminal it lists
-    all of this, asks, and removes no other pod, image, tree or download; leftovers of crashes go in any case.
-    Elsewhere it needs --force.
+    a newer one has replaced; with --all every one. Named volumes stay, unless --volumes is given. Leaves pods that
+    kurmad starts again. At a terminal it lists all of this, asks, and removes no other pod, volume, image, tree or
+    download; leftovers of crashes go in any case. Elsewhere it needs --force.
     """
     import time
 
@@ -216,7 +217,7 @@ def prune(session: Session, *, all: bool, force: bool, dry_run: bool) -> int:
     printed: tuple[str, ...] = ()
     if dry_run or not force:
         begun = time.monotonic()
-        plan = session.client.prune(all=all, dry_run=True)
+        plan = session.client.prune(all=all, volumes=volumes, dry_run=True)
         _print_pruned(session, plan, dry_run=True)
         if dry_run:
             session.line(f"{size(plan.freed)} would be freed")
@@ -231,7 +232,7 @@ def prune(session: Session, *, all: bool, force: bool, dry_run: bool) -> int:
         # Not what the user has not seen, nor what was used while the user read.
         grace, only = time.monotonic() - begun, [one.key for one in plan.removed]
         printed = plan.pods.left
-    done = session.client.prune(all=all, grace=grace, only=only)
+    done = session.client.prune(all=all, volumes=volumes, grace=grace, only=only)
     if not done.pods.failed:
         left = tuple(line for line in done.pods.left if line not in printed)
         done = replace(done, pods=replace(done.pods, left=left))
@@ -246,6 +247,7 @@ def _print_pruned(session: Session, report: Pruned, *, dry_run: bool) -> None:
 
     for line in (
         *collected_lines(report.pods, dry_run=dry_run),
+        *removal_lines(report.volumes, dry_run=dry_run),
         *removal_lines(report.images.removed, dry_run=dry_run),
     ):
         session.line(line)

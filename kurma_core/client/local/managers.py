@@ -171,6 +171,10 @@ class Managers:
     def journal(self) -> Journal:
         return self.services.journal
 
+    def check_state_directory(self) -> None:
+        """:raises ConfigError: the state directory is not a directory, or other users may write to it."""
+        _check_state_directory(self.config, self.settings)
+
     def warm(self) -> None:
         """Makes now what would otherwise be made at its first use. From then on, threads may share these
         managers."""
@@ -325,7 +329,8 @@ def _of_locators(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
 def _locators(managers: Managers) -> Iterator[tuple[str, str]]:
     """The locators in the configuration, with their keys."""
     config = managers.config
-    for key, scheme in (("paths", config.fetchers.paths), ("names", config.fetchers.names)):
+    for key in ("paths", "names", "saves"):
+        scheme = getattr(config.fetchers, key)
         if f"fetchers.{key}" in config.origins and config.origins[f"fetchers.{key}"] != "default":
             yield f"fetchers.{key}", f"{scheme}://"
     for index, pod in enumerate(config.initial_pods):

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kurma_core.api.operations import Progress
-    from kurma_core.api.pods import Collected, EnterRequest, LogLine, PodRequest, Process, Usage
+    from kurma_core.api.pods import Collected, EnterRequest, HealthRun, LogLine, PodRequest, Process, Usage
     from kurma_core.client.local.managers import Managers
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.streams import LogText, Stdio
@@ -200,9 +200,21 @@ class LocalPods:
                 f"nothing restarts {pods} until kurmad runs: systemctl start kurmad, or kurma daemon run"
             )
 
-    def wait(self, pod: str) -> PodRecord:
+    def wait(self, pod: str, condition: str) -> PodRecord:
         self._m.need_root("wait for a pod")
-        return self._m.pods.finder.wait(pod)
+        if condition == "ended":
+            return self._m.pods.finder.wait(pod)
+        from kurma_core.pods.inside.health_checks import wait_for
+
+        return wait_for(self._m.pods.finder, pod, condition)
+
+    def healthcheck(self, pod: str, app: str | None) -> HealthRun:
+        self._m.need_root("check the health of a pod")
+        from kurma_core.api.pods import HealthRun
+        from kurma_core.pods.inside.health_checks import run_check
+
+        done = run_check(self._m.pods.finder, self._m.pods.finder.find(pod), app)
+        return HealthRun(done.app, done.result, done.health)
 
     def usage(self, pod: Collection[str], details: bool) -> list[Usage]:
         """:raises PodStateError: one of them does not run."""
@@ -273,8 +285,9 @@ class LocalPods:
         self._m.pods.finder.check_manager("stop an app of", pod, managed=managed)
         return self._m.pods.apps.stop(pod, app, timeout=0.0 if force else timeout)
 
-    def app_reopen_log(self, pod: str, app: str) -> None:
+    def app_reopen_log(self, pod: str, app: str, managed: bool) -> None:
         self._m.need_root("change a pod")
+        self._m.pods.finder.check_manager("change the log of an app of", pod, managed=managed)
         self._m.pods.apps.reopen_log(pod, app)
 
     def app_update(self, pod: str, app: str, isolators: Mapping[str, Any], managed: bool) -> PodRecord:
@@ -306,8 +319,9 @@ class LocalPods:
         stop = self._m.pods.stop_to_restart if again else self._m.pods.stopper.stop
         return stop(pod, timeout=timeout, force=force)
 
-    def kill(self, pod: str, signal: int, app: str | None) -> None:
+    def kill(self, pod: str, signal: int, app: str | None, managed: bool) -> None:
         self._m.need_root("signal a pod")
+        self._m.pods.finder.check_manager("signal", pod, managed=managed)
         self._m.pods.stopper.kill(pod, signal, app)
 
     def rm(self, pod: str, force: bool, managed: bool) -> None:

@@ -34,8 +34,10 @@ if TYPE_CHECKING:
         ImageId,
         ImageListing,
         ImagePage,
+        ImagePushed,
         ImageRendered,
         Key,
+        Removal,
         StoreUse,
         TrustChange,
         TrustedKey,
@@ -46,7 +48,15 @@ if TYPE_CHECKING:
     from kurma_core.models.image import FetchCredentials, ImageRecord
 
 #: Classes of operations by the first part of their paths; all other paths are operations of the host.
-_NOUNS = {"pods": "pods", "listing": "pods", "usage": "pods", "images": "images", "trust": "images"}
+_NOUNS = {
+    "pods": "pods",
+    "listing": "pods",
+    "usage": "pods",
+    "images": "images",
+    "trust": "images",
+    "secrets": "secrets",
+    "volumes": "volumes",
+}
 #: Letters of a UUID prefix that are enough to name pods.
 _SHORTEST = 4
 
@@ -81,6 +91,14 @@ class Local(Transport):
             return LocalPods(self.managers)
         if noun == "images":
             return LocalImages(self.managers)
+        if noun == "secrets":
+            from kurma_core.client.local.secrets import LocalSecrets
+
+            return LocalSecrets(self.managers)
+        if noun == "volumes":
+            from kurma_core.client.local.volumes import LocalVolumes
+
+            return LocalVolumes(self.managers)
         return LocalHost(self.managers)
 
 
@@ -104,16 +122,19 @@ class LocalHost:
 
     def disk_use(self) -> list[DiskUse]:
         """Walks the whole state directory."""
+        from kurma_core.client.local.volumes import LocalVolumes
+
         self._m.need_root("measure what is kept on the disk")
         pods = self._m.pods
         kept, removable = pods.remover.disk_use()
-        return [kept, *self._m.images.disk_use(lambda: pods.finder.used_images(without=removable))]
+        volumes = LocalVolumes(self._m).disk_use(without=removable)
+        return [kept, volumes, *self._m.images.disk_use(lambda: pods.finder.used_images(without=removable))]
 
     def image_store_use(self) -> StoreUse:
         return self._m.images.store.use()
 
-    def prune(self, all: bool, grace: float, only: Collection[str] | None, dry_run: bool) -> Pruned:
-        """Pods go first: their images are unused then."""
+    def prune(self, all: bool, volumes: bool, grace: float, only: Collection[str] | None, dry_run: bool) -> Pruned:
+        """Pods go first: their images and volumes are unused then."""
         import time
 
         from kurma_core.api.pods import Pruned
@@ -129,7 +150,13 @@ class LocalHost:
         images = self._m.images.gc(
             lambda: finder.used_images(without=gone), grace, dry_run, replaced=not all, only=only
         )
-        return Pruned(pods, images)
+        removed: list[Removal] = []
+        if volumes:
+            from kurma_core.client.local.volumes import LocalVolumes
+
+            named = None if only is None else [one.removeprefix("volume/") for one in only if one[:7] == "volume/"]
+            removed = LocalVolumes(self._m).prune(named, dry_run=dry_run, without=gone if dry_run else ())
+        return Pruned(pods, images, tuple(removed))
 
     def network_check(self, names: Collection[str], repair: bool, usable: bool) -> list[NetworkFinding]:
         """:raises NetworkError: no network has such a name."""
@@ -235,6 +262,7 @@ class LocalImages:
         insecure: Collection[str],
         credentials: FetchCredentials | None,
         manager: str | None,
+        built: bool,
         progress: Progress | None,
     ) -> ImageRecord:
         return self._m.images.fetch(
@@ -244,6 +272,7 @@ class LocalImages:
             progress=progress,
             credentials=credentials,
             manager=manager,
+            built=built,
         )
 
     def image_upload(
@@ -293,6 +322,15 @@ class LocalImages:
         from kurma_core.api.images import ImageId
 
         return ImageId(self._m.images.extract(self._m.images.get(image).id, directory))
+
+    def image_push(
+        self,
+        image: str,
+        locator: str | None,
+        insecure: Collection[str],
+        credentials: FetchCredentials | None,
+    ) -> ImagePushed:
+        return self._m.images.push(image, locator, insecure=frozenset(insecure), credentials=credentials)
 
     def image_render(self, image: str, renderer: str | None, verify: bool) -> ImageRendered:
         from kurma_core.api.images import ImageRendered

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 #: Held while the daemon is started, and by an idle daemon that ends; in the run directory.
 LOCK = "kurmad.start"
 LOG = "kurmad.log"
+#: Held by the kurmad that serves the state directory, also before it has a socket; in the run directory.
+SERVES = "kurmad.lock"
+#: Seconds to wait for a kurmad that serves the state directory and has no socket yet.
+_PATIENCE = 30.0
 #: Environment variable of the started daemon: the descriptor to which it reports that it is ready, or its error.
 READY = "KURMAD_READY_FD"
 #: Time without work after which it ends.
@@ -53,13 +57,27 @@ def started(settings: Settings, config: Config, path: str) -> Connection:
     _make(config)
     try:
         with locked(f"{config.run_dir}/{LOCK}"):
-            connection = Connection.find(path)
-            if connection is None:
-                _start(settings, config)
-                connection = Connection.open(path)
-            return connection
+            return _found_or_started(settings, config, path)
     except OSError as error:
         raise _cannot(config, str(error.strerror), error) from None
+
+
+def _found_or_started(settings: Settings, config: Config, path: str) -> Connection:
+    """Waits for a kurmad that has no socket yet: the command that started it may have been killed meanwhile."""
+    from time import monotonic, sleep
+
+    end = monotonic() + _PATIENCE
+    while True:
+        connection = Connection.find(path)
+        if connection is not None:
+            return connection
+        try:
+            _start(settings, config)
+            return Connection.open(path)
+        except HostError as error:
+            if error.data.get("path") != f"{config.run_dir}/{SERVES}" or monotonic() >= end:
+                raise
+        sleep(0.1)
 
 
 def _make(config: Config) -> None:

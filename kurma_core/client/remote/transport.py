@@ -351,7 +351,10 @@ class Remote(Transport):
             "locator": self.locator,
             "directory": os.path.abspath,
         }
-        return {name: makes[name](value) if name in makes else value for name, value in arguments.items()}
+        return {
+            name: makes[name](value) if name in makes and value is not None else value
+            for name, value in arguments.items()
+        }
 
     def _absolute(self, request: PodRequest) -> PodRequest:
         """The request, with the locators of its images so that they mean the same to kurmad."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("kurmad")
 #: Keys whose values are hidden from read-only clients, at any depth, each with the replacement: manifests contain
 #: the environment of apps, configurations the credentials of plugins, metadata the path of a token, and words of
-#: commands may be passwords.
+#: commands and the output of health checks may be passwords.
 _HIDDEN: Mapping[str, Any] = {
     "manifest": {},
     "config": {},
@@ -27,6 +27,7 @@ _HIDDEN: Mapping[str, Any] = {
     "command": [],
     "metadata": None,
     "raw": None,
+    "output": "",
 }
 #: Keys whose values may be addresses with a password in them: images that are not fetched yet are named by
 #: locator.

@@ -10,8 +10,10 @@ from kurma_core.daemon.process.threads import Poller
 from kurma_core.linux.inotify import IN_CLOSE_WRITE, IN_MOVED_TO, IN_Q_OVERFLOW, Watch
 
 if TYPE_CHECKING:
-    from typing import Protocol
+    from collections.abc import Callable
+    from typing import Any, Protocol
 
+    from kurma_core.models.pod import AppStatus
     from kurma_core.pods.daemon_interface import OwnedPod
 
     class RunningPod(Protocol):
@@ -27,9 +29,13 @@ _FILE = "status.json"
 
 
 class AppWatcher:
-    """One inotify instance for all pods: a host has few."""
+    """One inotify instance for all pods: a host has few.
+
+    :ivar looked: called, by its thread, with a pod and the present statuses of its apps.
+    """
 
     def __init__(self) -> None:
+        self.looked: Callable[[Any, tuple[AppStatus, ...]], None] = lambda running, statuses: None
         self._lock = threading.Lock()
         self._poller = Poller("apps", self._tell_new)
         self._watch: Watch | None = None
@@ -67,7 +73,12 @@ class AppWatcher:
         with self._lock:
             new, self._new = self._new, []
         for running in new:
-            running.pod.tell_apps()
+            self._tell(running)
+
+    def _tell(self, running: RunningPod) -> None:
+        statuses = running.pod.tell_apps()
+        if statuses:
+            self.looked(running, statuses)
 
     def remove(self, running: RunningPod) -> None:
         """Repeatable."""
@@ -88,4 +99,4 @@ class AppWatcher:
                     elif name == _FILE and number in self._pods:
                         changed[number] = self._pods[number]
         for running in changed.values():
-            running.pod.tell_apps()
+            self._tell(running)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import json
 import logging
 import threading
 import time
@@ -257,10 +256,15 @@ def _identity(entry: InitialPodConfig) -> str:
 
 
 def _annotated(entry: InitialPodConfig) -> dict[str, Json]:
-    """The entry's template with our annotations, and a policy to restart the pod always unless it has another."""
-    digest = hashlib.sha256(json.dumps(entry.template, sort_keys=True).encode()).hexdigest()
-    annotations = list(entry.template.get("annotations") or [])
-    if not any(one["name"] == RESTART_POLICY for one in annotations):
-        annotations.append({"name": RESTART_POLICY, "value": "always"})
-    annotations += [{"name": ENTRY, "value": _identity(entry)}, {"name": VERSION, "value": digest}]
-    return {**entry.template, "annotations": annotations}
+    """The entry's template with the variables of its files and our annotations, and a policy to restart the pod
+    always unless it has another.
+
+    :raises UsageError: a file of variables cannot be read.
+    """
+    from kurma_core.api.pod_file import digest, marked, with_variables
+
+    template = with_variables(entry.template, f"initial_pods: {entry.name}")
+    marks = {ENTRY: _identity(entry), VERSION: digest(template)}
+    if not any(one["name"] == RESTART_POLICY for one in template.get("annotations") or ()):
+        marks = {RESTART_POLICY: "always", **marks}
+    return marked(template, marks)

@@ -1,4 +1,4 @@
-"""Listings of all pods as JSON, cached for each pod.
+"""Listings of all pods, cached: as values for kurmad's services, and as JSON for its clients.
 
 An answer is kept while the pod's files are unchanged: other processes change pods, too, without notifying kurmad.
 """
@@ -9,115 +9,173 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.daemon.http.caller_rights import redacted
 from kurma_core.daemon.http.exchange import Said, json_line
-from kurma_core.formats.small_json import decode
+from kurma_core.daemon.pods.changes import Changes
 from kurma_core.models.pod import PodRecord
 from kurma_core.models.summary import PodSummary
 
 if TYPE_CHECKING:
-    from kurma_core.pods.daemon_interface import DaemonInterface, PodDirectory, Proof, Recover
+    from collections.abc import Callable, Collection
+
+    from kurma_core.pods.daemon_interface import DaemonInterface, PodDirectory, Recover
 
 Json = Any
-#: Forms of answers: whole records; records without what read-only clients may not see; summaries for tables.
+#: Forms of JSON answers: whole records; records without what read-only clients may not see; summaries for tables.
 RECORDS, SHOWN, SUMMARIES = "records", "shown", "summaries"
-#: Bytes that are kept of a pod.
+#: Forms of answers that are values.
+_RECORD, _SUMMARY = "record", "summary"
+#: Bytes of JSON that are kept of a pod.
 _MOST = 65536
 
 
 class _Kept:
-    """The answers for a pod. Several threads may use it at once: only :attr:`record` is ever set, and always to
-    the same value.
+    """The answers for a pod. They never change, so that several threads may use them at once.
 
-    :param unsettled: they hold only while the pod has an owner.
+    :param count: the count of changes at the pod's last one before it was read (:class:`.changes.Changes`).
+    :param directory: the pod's, if the answers hold only while the pod has an owner.
     :param at: when the pod was made; the listing is sorted by it.
-    :param texts: JSON by form.
-    :ivar record: the text of :data:`RECORDS` as a value, once a caller in this process wanted it.
+    :param answers: by form.
     """
 
-    __slots__ = ("at", "proof", "record", "texts", "unsettled")
+    __slots__ = ("answers", "at", "count", "directory")
 
-    def __init__(self, proof: Proof, unsettled: bool, at: str, texts: dict[str, bytes]) -> None:
-        self.proof = proof
-        self.unsettled = unsettled
+    def __init__(self, count: int, directory: PodDirectory | None, at: str, answers: dict[str, Any]) -> None:
+        self.count = count
+        self.directory = directory
         self.at = at
-        self.texts = texts
-        self.record: PodRecord | None = None
+        self.answers = answers
 
-    def holds(self, directory: PodDirectory) -> bool:
-        return self.proof.holds(directory) and (not self.unsettled or directory.owned())
+    def owned(self, here: Collection[str]) -> bool:
+        """Whether the pod has an owner, if it needs one. :param here: UUIDs of the pods that this kurmad owns."""
+        directory = self.directory
+        return directory is None or directory.uuid in here or directory.owned()
+
+    def size(self) -> int:
+        """Bytes of JSON."""
+        return sum(len(one) for one in self.answers.values() if isinstance(one, bytes))
+
+
+class _Whole:
+    """The answers for all pods, oldest first, in one form.
+
+    :param count: the count of changes before any pod was read. :param generation: number of the configuration.
+    :param unsettled: pods of which the answers hold only while they have owners.
+    """
+
+    __slots__ = ("answers", "count", "generation", "unsettled")
+
+    def __init__(self, count: int, generation: int, answers: list[Any], unsettled: list[_Kept]) -> None:
+        self.count = count
+        self.generation = generation
+        self.answers = answers
+        self.unsettled = unsettled
 
 
 class Listing:
-    def __init__(self, pods: DaemonInterface) -> None:
+    """:param owned: tells the UUIDs of the pods that this kurmad owns."""
+
+    def __init__(self, pods: DaemonInterface, owned: Callable[[], Collection[str]] = tuple) -> None:
         self._pods = pods
+        self._owned = owned
+        self._changes = Changes(pods.root)
         self._generation = pods.generation
         self._kept: dict[str, _Kept] = {}
+        self._whole: dict[str, _Whole] = {}
+
+    def close(self) -> None:
+        """Repeatable."""
+        self._changes.close()
 
     def json(self, form: str) -> Said:
         """Every pod, oldest first, as a JSON array. Dead ones are taken down.
 
         :param form: one of :data:`RECORDS`, :data:`SHOWN` and :data:`SUMMARIES`.
         """
-        return Said(b"[" + b", ".join(text for text, _ in self._answers(form)) + b"]")
+        return Said(b"[" + b", ".join(self._answers(form)) + b"]")
 
     def records(self) -> list[PodRecord]:
         """Every pod, oldest first. The record of an unchanged pod is the same object as before."""
-        found = []
-        for text, kept in self._answers(RECORDS):
-            record = None if kept is None else kept.record
-            if record is None:
-                record = PodRecord.from_json(decode(text))
-                if kept is not None:
-                    kept.record = record
-            found.append(record)
-        return found
+        return list(self._answers(_RECORD))
 
     def summaries(self) -> list[PodSummary]:
         """A summary of every pod, oldest first."""
-        return [PodSummary.from_json(decode(text)) for text, _ in self._answers(SUMMARIES)]
+        return list(self._answers(_SUMMARY))
 
-    def _answers(self, form: str) -> list[tuple[bytes, _Kept | None]]:
-        """The text of each pod, oldest first, and what is kept of it."""
-        generation = self._pods.generation
+    def _answers(self, form: str) -> list[Any]:
+        """The answer for each pod, oldest first."""
+        generation, count, here = self._pods.generation, self._changes.look(), frozenset(self._owned())
+        whole = self._whole.get(form)
+        if (
+            whole is not None
+            and (whole.generation, whole.count) == (generation, count)
+            and all(kept.owned(here) for kept in whole.unsettled)
+        ):
+            return whole.answers
         # Answers by an earlier configuration do not count.
         before = self._kept if self._generation == generation else {}
         now: dict[str, _Kept] = {}
 
-        def tell(directory: PodDirectory, recover: Recover | None) -> tuple[str, bytes, _Kept | None]:
+        def tell(directory: PodDirectory, recover: Recover | None) -> tuple[str, Any, _Kept | None]:
+            # The pod is watched before it is read.
+            at_change = self._changes.of(directory.uuid)
             kept = before.get(directory.uuid)
-            if kept is not None and not kept.holds(directory):
+            if kept is not None and not (kept.count == at_change and kept.owned(here)):
                 kept = None
-            if kept is None or form not in kept.texts:
-                at, text, kept = self._read(directory, recover, form, kept)
+            if kept is None or form not in kept.answers:
+                at, answer, kept = self._read(directory, recover, form, kept, at_change)
             else:
-                at, text = kept.at, kept.texts[form]
+                at, answer = kept.at, kept.answers[form]
             if kept is not None:
                 now[directory.uuid] = kept
-            return at, text, kept
+            return at, answer, kept
 
-        def broken(directory: PodDirectory, state: str, why: str) -> tuple[str, bytes, _Kept | None]:
-            return (*_text(self._pods.broken(directory, state, why, summary=form == SUMMARIES), form), None)
+        def broken(directory: PodDirectory, state: str, why: str) -> tuple[str, Any, _Kept | None]:
+            value = self._pods.broken(directory, state, why, summary=form in (SUMMARIES, _SUMMARY))
+            return value.created_at, _answer(value, form), None
 
         found = sorted(self._pods.each(tell, broken), key=lambda one: one[0])
         # Drops the answers for removed pods.
         self._kept, self._generation = now, generation
-        return [(text, kept) for _, text, kept in found]
+        answers = [answer for _, answer, _ in found]
+        kept = [one for _, _, one in found if one is not None and form in one.answers]
+        if count is not None and len(kept) == len(answers):
+            unsettled = [one for one in kept if one.directory is not None]
+            self._whole[form] = _Whole(count, generation, answers, unsettled)
+        else:
+            self._whole.pop(form, None)
+        return answers
 
     def _read(
-        self, directory: PodDirectory, recover: Recover | None, form: str, kept: _Kept | None
-    ) -> tuple[str, bytes, _Kept | None]:
+        self,
+        directory: PodDirectory,
+        recover: Recover | None,
+        form: str,
+        kept: _Kept | None,
+        at_change: int | None,
+    ) -> tuple[str, Any, _Kept | None]:
         """Reads a pod. :returns: when it was made, the answer, and the answers to keep.
 
         :param kept: answers in other forms that are still valid.
+        :param at_change: the count of changes at the pod's last one.
         """
-        proof = self._pods.proof(directory) if kept is None else kept.proof
-        value, lasts, unsettled = self._pods.describe(directory, recover, summary=form == SUMMARIES)
-        at, text = _text(value, form)
-        texts = {**(kept.texts if kept is not None else {}), form: text}
-        if proof is None or not lasts or sum(map(len, texts.values())) > _MOST:
-            return at, text, kept
-        return at, text, _Kept(proof, unsettled, at, texts)
+        value, lasts, unsettled = self._pods.describe(directory, recover, summary=form in (SUMMARIES, _SUMMARY))
+        at, answer = value.created_at, _answer(value, form)
+        if not lasts or at_change is None:
+            return at, answer, kept
+        found = _Kept(
+            at_change,
+            directory if unsettled else None,
+            at,
+            {**(kept.answers if kept is not None else {}), form: answer},
+        )
+        if found.size() > _MOST:
+            return at, answer, kept
+        # A pod that changed while it was read is not kept.
+        self._changes.look()
+        return at, answer, found if self._changes.of(directory.uuid) == at_change else None
 
 
-def _text(value: PodRecord | PodSummary, form: str) -> tuple[str, bytes]:
+def _answer(value: PodRecord | PodSummary, form: str) -> Any:
+    if form in (_RECORD, _SUMMARY):
+        return value
     said = value.to_json()
-    return value.created_at, json_line(redacted(said) if form == SHOWN else said)[:-1]
+    return json_line(redacted(said) if form == SHOWN else said)[:-1]

@@ -43,7 +43,6 @@ class RunningPod:
         self.pod = pod
         self.uuid = pod.uuid
         self.directory = pod.directory
-        pod.keep_few_files()
         self._ended: Future[PodRecord] = Future()
         self._lock = threading.Lock()
         self._readers = 0
@@ -121,19 +120,21 @@ class OwnedPods:
         self._ended = ended
         #: Called, from any thread, when this kurmad begins or ceases to own a pod.
         self.changed: Callable[[], None] = lambda: None
+        #: Called with the UUID of a pod that has ended, before it is taken down.
+        self.ending: Callable[[str], None] = lambda uuid: None
         self._lock = threading.Lock()
         #: By the descriptor of the stager.
         self._pods: dict[int, RunningPod] = {}
         #: UUIDs of pods that are no longer owned here, but are still read.
         self._after: set[str] = set()
         self._workers = Workers(_AT_ONCE, "teardown")
-        self._apps = AppWatcher()
+        self.apps = AppWatcher()
         #: Waits for the ends of stagers.
         self.poller = Poller("owner")
 
     def start(self) -> None:
         self.poller.start()
-        self._apps.start()
+        self.apps.start()
 
     def alive(self) -> bool:
         """Whether the thread that waits for the ends of pods runs."""
@@ -142,7 +143,7 @@ class OwnedPods:
     def close(self) -> None:
         """Gives up all pods; running ones keep running. Waits for teardowns that have begun."""
         self.poller.close()
-        self._apps.close()
+        self.apps.close()
         self._workers.shutdown()
         with self._lock:
             left = list(self._pods.values())
@@ -150,11 +151,15 @@ class OwnedPods:
         for running in left:
             running.close()
 
-    def stop_all(self, patience: float) -> None:
-        """Stops all pods at the same time, and waits for their ends.
+    def stop_all(self, stop_timeout: float, reserve: float) -> None:
+        """Stops all pods at the same time, and waits for their ends. They are ended by force after twice the
+        longest stop timeout of them, for the apps and for their post-stop handlers, and a reserve.
 
-        :param patience: seconds after which they are ended by force.
+        :param stop_timeout: of pods that have none of their own. :param reserve: in seconds.
         """
+        with self._lock:
+            own = [running.pod.stop_timeout for running in self._pods.values()]
+        patience = 2 * max([stop_timeout if one is None else one for one in own], default=0.0) + reserve
         for force, seconds in ((False, patience), (True, _BY_FORCE)):
             deadline = time.monotonic() + seconds
             with self._lock:
@@ -193,7 +198,7 @@ class OwnedPods:
             with self._lock:
                 self._pods[fd] = running
             finish = functools.partial(self._workers.submit, self._finish, fd, running)
-            self._apps.add(running)
+            self.apps.add(running)
             self.poller.add(fd, finish, select.EPOLLIN | select.EPOLLONESHOT)
             self.changed()
         return running
@@ -203,7 +208,8 @@ class OwnedPods:
     def _finish(self, fd: int, running: RunningPod) -> None:
         record, failed = None, None
         try:
-            self._apps.remove(running)
+            self.apps.remove(running)
+            self.ending(running.uuid)
             record = running.pod.finish()
         except KurmaError as error:
             failed = error

@@ -12,6 +12,7 @@ import stat
 import time
 from collections.abc import Callable, Sequence
 
+from kurma_core.client.remote.start_kurmad import SERVES
 from kurma_core.errors import HostError
 from kurma_core.linux.files import is_at, others_may_write
 from kurma_core.linux.inotify import IN_CREATE, IN_MOVED_FROM, IN_MOVED_TO, Watch
@@ -41,7 +42,7 @@ class RunDirectory:
     def __init__(self, path: str, state_dir: str, hint: str) -> None:
         self.path = path
         self._directory = os.path.dirname(path)
-        self._lock_path = f"{self._directory}/kurmad.lock"
+        self._lock_path = f"{self._directory}/{SERVES}"
         self._state_dir = state_dir
         #: Device and inode of the state directory, once it exists.
         self._served: tuple[int, int] | None = None

@@ -11,7 +11,7 @@ from kurma_core.pods.finder import APPS_PATIENCE
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from kurma_core.appc.pod import PodManifest
     from kurma_core.models.pod import PodRecord
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _ACTED_ON = ("kurma.io/", "appc.io/", "coreos.com/")
 #: Words behind ``kurma.io/`` that are no plugins.
 _OWN = ("pod", "app", "daemon", "stager", "image")
-#: Most bytes of all annotations of a pod or app.
-_LIMIT = 256 << 10
+#: Most bytes of all annotations of a pod or app that are not a plugin's, and of each that is; and of all that are.
+_LIMIT, _LIMIT_OF_PLUGINS = 256 << 10, 2 << 20
 
 
 def annotate(
@@ -54,7 +54,7 @@ def annotate(
             changed = replace(manifest.app(app), annotations=_merged(manifest.app(app).annotations, set, remove))
             apps = tuple(changed if one.name == app else one for one in manifest.apps)
             manifest = replace(manifest, apps=apps)
-        directory.write_pod(replace(document, manifest=manifest).to_json())
+        directory.write_pod(replace(document, manifest=manifest))
     return finder.read(directory)
 
 
@@ -62,23 +62,25 @@ def _check(name: str) -> None:
     """:raises UsageError: Kurma acts on it."""
     if not name:
         raise UsageError("an annotation needs a name")
-    if not name.startswith(_ACTED_ON):
-        return
-    rest = name.removeprefix("kurma.io/")
-    plugin, slash, _ = rest.partition("/")
-    if rest == name or not slash or plugin in _OWN:
+    if name.startswith(_ACTED_ON) and not _is_of_plugin(name):
         raise UsageError(
             f"annotation {name} cannot be changed: Kurma acts on it",
             hint="make the pod again with another value; kurma.io/PLUGIN/NAME is a plugin's own",
         )
 
 
+def _is_of_plugin(name: str) -> bool:
+    """Whether it is ``kurma.io/PLUGIN/NAME``."""
+    rest = name.removeprefix("kurma.io/")
+    plugin, slash, _ = rest.partition("/")
+    return bool(slash) and rest != name and plugin not in _OWN
+
+
 def _of_pod(manifest: PodManifest, set: Mapping[str, str], remove: Collection[str]) -> PodManifest:
     own = {name for name in set if name in manifest.user_annotations or not _is_identifier(name)}
     of_user = {name: text for name, text in manifest.user_annotations.items() if name not in remove}
     of_user.update((name, set[name]) for name in own)
-    if sum(len(name) + len(text) for name, text in of_user.items()) > _LIMIT:
-        raise _too_long()
+    _check_size(of_user.items(), _LIMIT, "all annotations")
     others = {name: text for name, text in set.items() if name not in own}
     merged = _merged(manifest.annotations, others, remove)
     return replace(manifest, annotations=merged, user_annotations=of_user)
@@ -94,13 +96,20 @@ def _merged(
     ]
     there = {one.name for one in kept}
     found = (*kept, *(NameValue(name, text) for name, text in set.items() if name not in there))
-    if sum(len(one.name) + len(one.value) for one in found) > _LIMIT:
-        raise _too_long()
+    # A plugin's may be large from the pod's start on: they leave people's annotations their room.
+    pairs = [(one.name, one.value) for one in found]
+    _check_size([one for one in pairs if not _is_of_plugin(one[0])], _LIMIT, "all annotations")
+    _check_size([one for one in pairs if _is_of_plugin(one[0])], _LIMIT_OF_PLUGINS, "all annotations of plugins")
+    for one in set.items():
+        _check_size([one], _LIMIT, f"annotation {one[0][:80]}")
     return found
 
 
-def _too_long() -> UsageError:
-    return UsageError(f"all annotations together may have {_LIMIT} bytes")
+def _check_size(pairs: Iterable[tuple[str, str]], limit: int, what: str) -> None:
+    """:raises UsageError: the names and values have more bytes than the limit."""
+    size = sum(len(name) + len(text) for name, text in pairs)
+    if size > limit:
+        raise UsageError(f"{what}: {size} bytes, the limit is {limit}", hint="shorten or remove annotations")
 
 
 def _is_identifier(name: str) -> bool:

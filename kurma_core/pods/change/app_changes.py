@@ -23,7 +23,8 @@ from kurma_core.models.pod import ENDED_STATES
 from kurma_core.pods import log_places
 from kurma_core.pods.finder import APPS_PATIENCE
 from kurma_core.pods.prepare import pid_modes, volumes
-from kurma_core.pods.prepare.app_settings import pod_setup
+from kurma_core.pods.prepare.app_settings import pod_setup, secret_values
+from kurma_core.pods.record import health
 from kurma_core.pods.record.pod_record import forget_executions, forget_last_run
 from kurma_core.pods.record.state import AppChange
 from kurma_core.pods.run import app_events, pod_limits, pod_metadata, recovery
@@ -74,7 +75,7 @@ class PodApps:
         :raises KurmaError: see :func:`kurma_core.pods.change.new_app.new_app`; everything is undone.
         """
         from kurma_core.pods.change import new_app
-        from kurma_core.pods.prepare.prepare_pod import with_volume_images
+        from kurma_core.pods.prepare.prepare_pod import with_found_volumes
 
         directory = self._finder.find(reference)
         name = new_app.wanted_app(request).name
@@ -86,7 +87,7 @@ class PodApps:
             self._check_verbs(document, driver, directory, "add", "rm", *(("start",) if start else ()))
         with self._services.images.keeping():
             image = new_app.find_image(self._services, request, progress)
-            request = with_volume_images(request, self._services, progress)
+            request = with_found_volumes(request, self._services, progress)
             with self._changeable(directory, "add") as pod:
                 app = new_app.new_app(self._services, pod.document, request, image)
                 self._add(pod, app)
@@ -96,12 +97,17 @@ class PodApps:
 
     def _add(self, pod: Changeable, app: NewApp) -> None:
         directory = pod.directory
-        change = AppChange("add", app.name, app.volumes, *_of_the_pod(app.part))
+        named = app.part.manifest.named_volumes
+        change = AppChange("add", app.name, app.volumes, *_of_the_pod(app.part), named)
         rendered = app.rendered.values()
         in_use = tuple(sorted({part for one in rendered for part in (*one.images, *one.manifests)}))
         _change_state(pod, change=change, layers={**directory.read_state().layers, app.name: in_use})
         try:
             volumes.make_empty(app.document.manifest, directory.path, app.document.ids)
+            if named:
+                from kurma_core.pods.prepare import named_volumes
+
+                named_volumes.make_ready(self._services, app.part, lambda: app.rendered)
             self._services.api_changed(app.document, directory.path)
             if change.traffic:
                 self._hold_traffic(app.document)
@@ -109,7 +115,9 @@ class PodApps:
                 pod_limits.keep_memory(app.document)
             attachments = directory.read_state().attachments or app.part.attachments
             url = pod_metadata.url_of(directory)
-            setup = pod_setup(self._services, app.part, directory.path, app.rendered, attachments, url)
+            apps, state_dir = app.part.manifest.apps, self._services.config.state_dir
+            values = secret_values(apps, app.part.ids, state_dir)
+            setup = pod_setup(self._services, app.part, directory.path, app.rendered, attachments, url, values)
             log_places.check_stager(pod.driver, pod.document.stager, app.part.manifest)
             pid_modes.check_stager(pod.driver, pod.document.stager, setup.manifest.apps)
             pod.driver.add_app(setup, pod.stager)
@@ -148,8 +156,7 @@ class PodApps:
                 raise
         return self._finder.read(directory)
 
-    @staticmethod
-    def _renew_volumes(pod: Changeable, app: str) -> None:
+    def _renew_volumes(self, pod: Changeable, app: str) -> None:
         """Makes sources of the app's volumes that have vanished, if the volumes say so, and mounts those anew that
         have been replaced since.
 
@@ -164,7 +171,11 @@ class PodApps:
             return
         # The kernel mounts no directory that was removed.
         volumes.check_sources(found.values(), allow_links=document.volume_links)
-        setups = [one for one in volumes.setups(document.manifest, "") if one.name in found]
+        if any(one.sub_path for one in found.values()):
+            from kurma_core.pods.prepare import named_volumes
+
+            named_volumes.make_parts(self._services.volumes, found.values())
+        setups = [one for one in volumes.setups(document.manifest, pod.directory.path) if one.name in found]
         pod.driver.renew_volumes(setups, pod.stager, links=document.volume_links)
 
     def _say_of_program(self, directory: PodDirectory, app: str) -> None:
@@ -183,6 +194,8 @@ class PodApps:
         :param timeout: seconds between its stop signal and SIGKILL; None: as for the pod.
         """
         directory = self._finder.find(reference)
+        if timeout is None:
+            timeout = directory.read_document().stop_timeout
         with self._running(directory, "stop", app) as (driver, stager):
             try:
                 driver.stop_app(directory.path, stager, app, timeout)
@@ -222,7 +235,7 @@ class PodApps:
             with directory.apps_lock(APPS_PATIENCE):
                 if directory.read_state().startable:
                     document = updated(self._services, directory.read_document(), app, isolators)
-                    directory.write_pod(document.to_json())
+                    directory.write_pod(document)
                     return self._finder.read(directory)
         with self._changeable(directory, "update", app) as pod:
             document = updated(self._services, pod.document, app, isolators)
@@ -294,7 +307,7 @@ class PodApps:
             # Recorded first, so that the next removal completes this one if the process dies.
             change = AppChange("rm", app, tuple(gone))
             directory.change_state(change=change)
-            directory.write_pod(document.to_json())
+            directory.write_pod(document)
             self._forget_ended(directory, change)
 
     def _forget_ended(self, directory: PodDirectory, change: AppChange) -> None:
@@ -384,7 +397,7 @@ class PodApps:
     def _commit(self, pod: Changeable, document: PodDocument) -> None:
         """Makes the change permanent: from here on a process that finds it completes it instead of undoing it."""
         _change_state(pod)
-        pod.directory.write_pod(document.to_json())
+        pod.directory.write_pod(document)
 
     def _finish_change(self, pod: Changeable, change: AppChange) -> None:
         """Removes an app whose addition was not completed, or completes the removal of one. Repeatable.
@@ -435,6 +448,7 @@ class PodApps:
 
     def _tell_removed(self, directory: PodDirectory, document: PodDocument, app: str) -> None:
         app_events.forget(directory, app)
+        health.forget(directory, app)
         self._finder.events.tell_app("removed", document, app)
 
     def _hold_traffic(self, document: PodDocument) -> None:

@@ -80,7 +80,6 @@ def new_app(
     whole = replace(manifest, apps=(*manifest.apps, app), volumes=_volumes(document, request.template.pod.volumes))
     reified = checked_manifest(whole, {**resolved, app.name: image}, request)
     noted(services, reified.notes)
-    app_settings.check_annotations(reified.pod, reified.pod.apps[-1])
     pid_modes.check(reified.pod.apps[-1], effective_app(reified.pod.apps[-1], image[1]), manifest.apps)
     # The pod's old volumes are mounted already, whatever has happened to their sources: only new ones are checked.
     had = {volume.name for volume in manifest.volumes}
@@ -93,6 +92,7 @@ def new_app(
     plugins = services.isolators
     grants.check_grants(request.grants, plugins)
     expected = services.images.conventions(image[0])
+    app_settings.check_annotations(reified.pod, reified.pod.apps[-1], expected, ephemeral=document.ephemeral)
     host, fewer = isolators.host_of(services), expected.fewer_capabilities
     own = grants.needs_of_new(request, reified.pod, declared, plugins, host, fewer_capabilities=fewer)
     needs, all_grants = {**document.needs, **own.needs}, {**document.grants, app.name: request.grants}
@@ -111,6 +111,7 @@ def new_app(
     added = {app.name: mount_setups(reified)[app.name]}
     stager = services.stagers.of_pod(document)
     volumes.check_stager(reified.pod, added.values(), document.stager, stager.features)
+    app_settings.check_secrets(reified.pod.apps[-1:], document.ids, services, document.stager)
     pod, mounts = isolators.with_host_mounts(reified.pod, added, replace(isolation, pod=document.pod_plan))
     pod, mounts = isolators.with_api(pod, mounts, isolation.apps)
     told = isolators.environment(reified.pod.apps[-1], image[1], isolation.apps[app.name])

@@ -98,6 +98,7 @@ class PodRemover:
         lock = self._finder.own(directory)
         try:
             self._make_removable(directory, document, force=force)
+            recovery.remove_lost_cgroup(document)
             recovery.discard_remains(self._services, directory)
             self._store.delete(directory, document.name)
         except PodNotFoundError:
@@ -174,6 +175,8 @@ class PodRemover:
         if not dry_run:
             prestarted.sweep(self._services, min(grace, _HALF_MADE_GRACE))
             self._store.sweep(min(grace, _HALF_MADE_GRACE))
+        for leftover in self._services.volumes.sweep(dry_run=dry_run):
+            found.lines.append(f"volumes/{leftover}: leftover {'would be removed' if dry_run else 'removed'}")
         for line, wrong in recovery.remains_of_gone_pods(self._services, dry_run=dry_run):
             (found.left if wrong else found.lines).append(line)
             found.failed = found.failed or wrong
@@ -214,6 +217,8 @@ class PodRemover:
             state = _whole_state(directory)  # read again: it may have been completed just now
         if state.state in ("running", "stopping") and not directory.owned():
             found.left.append(f"pod {uuid}: runs without an owner: left (kurma stop {uuid[:8]})")
+        if _is_over(state):
+            self._collect_cgroup(directory, found, dry_run=dry_run)
         if _is_over(state) and _since_its_end(state) >= grace:
             document = directory.read_document()
             if document.manager is not None:
@@ -235,6 +240,22 @@ class PodRemover:
                 self._apps().finish_change(directory)
             cleared = "would be cleared" if dry_run else "cleared"
             found.lines.append(f"pod {uuid}: {cleared} of a half-made change of its apps")
+
+    def _collect_cgroup(self, directory: PodDirectory, found: _Found, *, dry_run: bool) -> None:
+        """Removes the cgroup that an ended pod has left."""
+        document = directory.read_document()
+        if not CgroupTree(document.cgroup).exists():
+            return
+        lock = directory.try_own()
+        if lock is None:
+            return  # it is being started or removed
+        try:
+            gone = dry_run or (_is_over(directory.read_state()) and recovery.remove_lost_cgroup(document))
+        finally:
+            os.close(lock)
+        if gone:
+            done = "would be removed" if dry_run else "removed"
+            found.lines.append(f"pod {directory.uuid}: it has ended, its cgroup is left: {done}")
 
     def _starts_again(self, document: PodDocument, state: PodState) -> bool:
         """Whether kurmad starts the ended pod again by its policy, after a pause or a reboot."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import RunningStagerHooks, StagerHooks
     from kurma_core.linux.cgroups import CgroupTree
     from kurma_core.pods.finder import PodFinder
+    from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_directory import PodDirectory
 
 #: Seconds that an owner has for its teardown once the stager has ended.
@@ -127,7 +128,7 @@ class PodStopper:
         driver = self._services.stagers.of_pod(document)
         request_stop(directory, document, driver, stager, self._events, force=force)
         # Time for the apps, for their post-stop handlers, and a reserve for processes that are slow to die.
-        patience = 2 * self._services.config.stop_timeout + 5 if timeout is None else timeout
+        patience = 2 * self._stop_timeout(document) + 5 if timeout is None else timeout
         if _ends(stager, patience):
             return
         if timeout is not None and not force and self._insist(directory, driver, stager):
@@ -139,6 +140,11 @@ class PodStopper:
                 f"pod {directory.uuid}: its stager (process {stager.pid}) does not end after SIGKILL",
                 hint="it hangs in the kernel; try again: kurma stop --force",
             )
+
+    def _stop_timeout(self, document: PodDocument) -> float:
+        """Seconds between the stop signal and SIGKILL for the pod's apps."""
+        own = document.stop_timeout
+        return self._services.config.stop_timeout if own is None else own
 
     def _insist(self, directory: PodDirectory, driver: StagerHooks, stager: RunningStagerHooks) -> bool:
         """Asks the stager to end the apps by force: the caller's timeout has passed, but not the stager's own. A
@@ -153,7 +159,7 @@ class PodStopper:
             for status in driver.status(directory.path, stager).values():
                 if not status.exited:
                     driver.stop_app(directory.path, stager, status.name, 0)
-            return _ends(stager, self._services.config.stop_timeout + 5)
+            return _ends(stager, self._stop_timeout(directory.read_document()) + 5)
         return _ends(stager, 0)
 
     def kill(self, reference: str, number: int, app: str | None = None) -> None:

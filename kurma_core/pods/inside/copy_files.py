@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 
 def copy_out(
-    record: PodRecord,
-    app: str | None,
+    inside: Place,
     path: str,
     target: str | BinaryIO,
     note: Callable[[str], None],
@@ -39,13 +38,12 @@ def copy_out(
 ) -> None:
     """Copies from an app.
 
+    :param inside: the app's root; closed here.
     :param path: in the app; with ``/.`` at its end, the contents of that directory are copied.
     :param target: a path of the host, or a stream to write a tar archive to.
     :param whole: copy owners and all permission bits, too.
     :param follow: copy the target of a link instead of the link.
-    :raises PodStateError: the app does not run.
     """
-    inside = AppRoot(record, app)
     try:
         _copy(inside, path, Place(), target, note, whole=whole, follow=follow)
     finally:
@@ -65,6 +63,7 @@ def copy_in(
     """Copies to an app; parameters as of :func:`copy_out`.
 
     :param source: a path of the host, or a stream to read a tar archive from.
+    :raises PodStateError: the app does not run.
     """
     inside = AppRoot(record, app)
     try:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from kurma_core.errors import HostError, PodStateError
 from kurma_core.linux import mounts
 from kurma_core.linux.beneath import RESOLVE_IN_ROOT, open_in_root, openat2
+from kurma_core.models.pod import ENDED_STATES
 from kurma_core.pods.inside.enter_and_attach import check_runs
 from kurma_core.pods.record.pod_record import the_app
 
@@ -103,7 +104,12 @@ class AppRoot(Place):
     read_only = "the app's root is read-only (--read-only), or the volume is (:ro)"
 
     def __init__(self, record: PodRecord, app: str | None) -> None:
-        hint = "what an app writes to its root goes with it; volumes stay: kurma show names them"
+        hint = (
+            "what an app writes to its root goes with it, unless the pod is made with --keep-root; volumes stay: "
+            "kurma show names them"
+        )
+        if record.state in ENDED_STATES and record.keeps_root:
+            hint = "its kept root can only be read: copy from it, or make an image of it by kurma commit"
         try:
             check_runs(record, "copy from or to")
         except PodStateError as error:

@@ -85,7 +85,7 @@ def check_free(
     for claim in (claims or Claims()).others(store.directory(uuid).path, sweep=sweep):
         taken = next((port for port in ports if any(_clash(port, theirs) for theirs in claim.ports)), None)
         if taken is not None:
-            raise _claimed_by(claim, taken)
+            raise _claimed_by(claim, taken, store.directory(uuid).path)
     for port in ports:
         found = listener(port.protocol, port.host_port, port.host_ip)
         if found is not None:
@@ -114,11 +114,16 @@ def _how(directory: PodDirectory) -> tuple[str, str]:
     return ("still, which has ended", "rm") if ended else ("already", "stop")
 
 
-def _claimed_by(claim: Claim, port: PortMapping) -> NetworkError:
-    """The error for a port that a pod of another state directory has, or a pod that its state directory has
-    lost."""
+def _claimed_by(claim: Claim, port: PortMapping, wanting: str) -> NetworkError:
+    """The error for a port that a pod has which is not in the list of pods: it is of another state directory, or
+    its own has lost it, or it was made after the list was read.
+
+    :param wanting: the directory of the pod that wants the port.
+    """
     command = f"kurma --dir {claim.state_dir}"
     known = os.path.isdir(claim.directory)
+    if known and os.path.dirname(claim.directory) == os.path.dirname(os.path.realpath(wanting)):
+        return _held_by(PodDirectory(claim.directory), claim.name, port)
     what, verb = _how(PodDirectory(claim.directory))
     pod = f"pod {claim.name} {what}, of the state directory {claim.state_dir}"
     return NetworkError(

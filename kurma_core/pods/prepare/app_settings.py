@@ -4,12 +4,14 @@ the :class:`PodSetup` for the stager's driver."""
 from __future__ import annotations
 
 from kurma_core.appc.image import App, Isolator, NameValue
-from kurma_core.errors import UsageError
+from kurma_core.errors import StagerError, UsageError
 from kurma_core.hookspecs.pod_setup import AppSetup, PodSetup, UserNamespace
+from kurma_core.models.health import HEALTH_CHECK, RESTART
 from kurma_core.models.image import Conventions
 from kurma_core.models.pod import (
     GROUP_POLICIES,
     GROUP_POLICY,
+    KEEP_ROOT,
     LOG_DIRECTORY,
     MAKE_WORKING_DIRECTORY,
     STDIN,
@@ -24,12 +26,14 @@ from kurma_core.value import replace
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from kurma_core.api.pods import AppOverrides
     from kurma_core.appc.pod import PodApp, PodManifest
+    from kurma_core.hookspecs.pod_setup import SecretSetup
     from kurma_core.models.image import RenderedImage, RenderedLayer
+    from kurma_core.models.isolator import IdRange
     from kurma_core.models.network import Attachment
     from kurma_core.models.pod import PodRecord
     from kurma_core.pods.record.document import PodDocument
@@ -78,8 +82,7 @@ def overridden(
         command = (app.exec if entrypoint is None else entrypoint) + overrides.arguments
     else:
         command = app.exec
-    environment = {pair.name: pair for pair in app.environment}
-    environment.update({name: NameValue(name, value) for name, value in overrides.environment})
+    environment = tuple(NameValue(*pair) for pair in overrides.environment)
     isolators = _over(app.isolators, overrides.isolators)
     if overrides.user is not None:
         group, further = groups_of(overrides.user) if overrides.group is None else (overrides.group, ())
@@ -92,8 +95,41 @@ def overridden(
         app,
         exec=command,
         working_directory=overrides.working_directory or app.working_directory,
-        environment=tuple(environment.values()),
+        environment=_by_name(app.environment, environment),
+        event_handlers=_by_name(app.event_handlers, overrides.event_handlers),
+        mount_points=_by_name(app.mount_points, overrides.mount_points),
+        ports=_by_name(app.ports, overrides.ports),
         isolators=isolators,
+    )
+
+
+def _by_name(base: tuple[Any, ...], given: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Values that have names: ``given`` ones in place of those of the same name."""
+    return tuple({one.name: one for one in (*base, *given)}.values()) if given else base
+
+
+def joined(file: AppOverrides | None, given: AppOverrides | None) -> AppOverrides | None:
+    """The changes of a pod's file and of a request as one; those of the request count first.
+
+    A command of the request replaces the file's command and arguments, and a user the file's user and groups.
+    """
+    if not file or not given:
+        return given or file
+    isolators = _over(tuple(Isolator(*pair) for pair in file.isolators), given.isolators)
+    new_user = given.user is not None
+    return replace(
+        file,
+        exec=given.exec or file.exec,
+        arguments=given.arguments if given.exec else given.arguments or file.arguments,
+        user=given.user if new_user else file.user,
+        group=given.group if new_user else given.group or file.group,
+        supplementary_gids=_once(*(() if new_user else file.supplementary_gids), *given.supplementary_gids),
+        working_directory=given.working_directory or file.working_directory,
+        environment=tuple({**dict(file.environment), **dict(given.environment)}.items()),
+        isolators=tuple((one.name, one.value) for one in isolators),
+        event_handlers=_by_name(file.event_handlers, given.event_handlers),
+        mount_points=_by_name(file.mount_points, given.mount_points),
+        ports=_by_name(file.ports, given.ports),
     )
 
 
@@ -152,13 +188,37 @@ def _over(base: tuple[Isolator, ...], given: tuple[tuple[str, Any], ...]) -> tup
     return tuple({**found, **new}.values())
 
 
-def check_annotations(pod: PodManifest, app: PodApp) -> None:
-    """:raises UsageError: one of the app's annotations has an invalid value."""
+def check_annotations(pod: PodManifest, app: PodApp, expected: Conventions, *, ephemeral: bool) -> None:
+    """:param expected: the conventions of its image. :param ephemeral: the pod is removed once it has ended.
+
+    :raises UsageError: one of the app's annotations has an invalid value.
+    """
     _says(app, TERMINAL)
     _says(app, MAKE_WORKING_DIRECTORY)
     stdin_ends(app)
     stop_signal(app)
     log_places.check_path(pod, app)
+    text = app.annotation(HEALTH_CHECK)
+    if text is not None:
+        from kurma_core.appc.health_check import of_app
+
+        check = of_app(app.name, text, expected.health_check)
+        if ephemeral and check is not None and check.on_failure == RESTART:
+            raise UsageError(f"app {app.name}: cannot combine --rm with a health check that restarts the pod")
+
+
+def check_kept_root(pod: PodManifest, *, ephemeral: bool) -> None:
+    """Checks the pod's annotation that keeps its apps' roots.
+
+    :raises UsageError: its value is invalid, or the pod is removed at its end.
+    """
+    value = pod.annotation(KEEP_ROOT)
+    if value not in (None, "true", "false"):
+        raise UsageError(f"the pod's annotation {KEEP_ROOT} is {value!r}", hint="it is true or false")
+    if value == "true" and ephemeral:
+        raise UsageError(
+            "--keep-root has no effect with --rm, which removes the pod", hint="leave one of them out"
+        )
 
 
 def stdin_ends(app: PodApp) -> str:
@@ -239,6 +299,7 @@ def pod_setup(
     rendered: Mapping[str, RenderedImage],
     attachments: tuple[Attachment, ...],
     metadata_url: str | None,
+    secrets: Mapping[str, tuple[SecretSetup, ...]],
     note: Callable[[str], None] = lambda _: None,
 ) -> PodSetup:
     """Everything that the stager's driver gets to know of the pod.
@@ -247,6 +308,7 @@ def pod_setup(
     :param rendered: the image of each app and image volume.
     :param attachments: with their results, if the networks are joined.
     :param metadata_url: URL of the pod's metadata service; holds its token.
+    :param secrets: of the apps, with their values.
     :param note: called with warnings about the pod's name servers.
     """
     manifests: dict[str, Any] = {}
@@ -260,7 +322,7 @@ def pod_setup(
         manifest=document.manifest,
         images=manifests,
         apps=tuple(
-            _app_setup(services, document, app, rendered[app].layers, attachments, variables)
+            _app_setup(document, app, rendered[app].layers, attachments, variables, secrets.get(app, ()))
             for app in document.app_names
         ),
         volumes=volumes.setups(document.manifest, directory, document.ids, rendered),
@@ -283,13 +345,42 @@ def pod_setup(
     )
 
 
+def check_secrets(apps: Sequence[PodApp], ids: IdRange | None, services: Services, stager: str) -> None:
+    """Checks the secrets of a new pod, or of an app that is added, before anything is made.
+
+    :param ids: of the pod's user namespace. :param stager: the stager's name.
+    :raises SecretError: one does not exist, or cannot be used so. :raises StagerError: the stager cannot give apps
+        secrets.
+    """
+    if not any(app.secrets for app in apps):
+        return
+    if not services.stagers.get(stager).features().secrets:
+        raise StagerError(f"stager {stager} cannot give apps secrets", hint="run the pod with another stager")
+    secret_values(apps, ids, services.config.state_dir)
+
+
+def secret_values(
+    apps: Sequence[PodApp], ids: IdRange | None, state_dir: str
+) -> Mapping[str, tuple[SecretSetup, ...]]:
+    """The secrets of the apps that have some, with their present values.
+
+    :param ids: of the pod's user namespace.
+    :raises SecretError: one does not exist, or cannot be used so.
+    """
+    if not any(app.secrets for app in apps):
+        return {}
+    from kurma_core.pods.prepare.secrets import values
+
+    return values(apps, ids, state_dir)
+
+
 def _app_setup(
-    services: Services,
     document: PodDocument,
     app: str,
     layers: tuple[RenderedLayer, ...],
     attachments: tuple[Attachment, ...],
     variables: tuple[tuple[str, str], ...],
+    secrets: tuple[SecretSetup, ...],
 ) -> AppSetup:
     expected = document.conventions.get(app, Conventions())
     runtime = document.manifest.app(app)
@@ -308,4 +399,5 @@ def _app_setup(
         stop_signal=stop_signal(runtime) or expected.stop_signal,
         replace_files=replaced_files(document, expected.replace_files, attachments),
         log_path=log_places.log_path(document.manifest, runtime),
+        secrets=secrets,
     )

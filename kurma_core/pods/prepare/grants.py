@@ -91,8 +91,7 @@ def needs(
     of_pod = typed(None, request.isolators)
     if request.configured:
         for app in template.apps:
-            own_app = () if app.app is None else app.app.isolators
-            written = [(one.name, one.value) for one in (*own_app, *app.isolators)]
+            written = [(one.name, one.value) for one in app.own_isolators]
             of_apps[app.name] = of_apps.get(app.name, set()) | typed(app.name, written)
         of_pod |= typed(None, [(one.name, one.value) for one in template.isolators])
         of_file = ()
@@ -109,8 +108,7 @@ def needs(
     everyones = [_need(power, OF_POD) for power in (*by_file, *asked(pod.isolators, of_pod, "pod", host))]
     found: dict[str, tuple[Need, ...]] = {}
     for app in template.apps:
-        # In an early pod manifest, an app's isolators are not in its ``app`` object.
-        level = OF_APP if app.app is not None or app.isolators else OF_IMAGE
+        level = OF_APP if app.app is not None or app.own_isolators else OF_IMAGE
         own = asked(apps[app.name], of_pod | of_apps.get(app.name, set()), "app", hosts[app.name])
         if app.annotation(PID) == PID_HOST and not request.configured:
             # Of that app alone: its namespace is not the pod's.

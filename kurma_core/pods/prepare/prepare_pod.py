@@ -19,7 +19,7 @@ from kurma_core.image_store.records import is_hex
 from kurma_core.isolation import scopes
 from kurma_core.models.image import Conventions
 from kurma_core.models.network import NetworkRequest, PortMapping
-from kurma_core.models.pod import GROUP_POLICY, PID, PID_HOST, MountSetup
+from kurma_core.models.pod import GROUP_POLICY, PID, PID_HOST, MountSetup, stop_timeout_of
 from kurma_core.models.summary import DISPLAY_NAME, MANAGER
 from kurma_core.pods import log_places
 from kurma_core.pods.network import port_claims
@@ -76,19 +76,20 @@ def pod_document(
     renderer = services.config.renderer if request.renderer is None else request.renderer
     stager = request.stager or services.config.stager
     services.stagers.check(stager)
-    request = _placed(request, services.isolators)
+    request = _placed(_with_template(request), services.isolators)
     if request.grants:
         from kurma_core.pods.prepare import grants
 
         grants.check_grants(request.grants, services.isolators)
     resolved = _images(request, services, progress)
-    request = with_volume_images(request, services, progress)
+    request = with_found_volumes(request, services, progress)
     template, reified = _reified(request, resolved, services)
     pod_restarts.check(reified.pod, ephemeral=request.ephemeral)
     if not request.configured:
         _refuse_kurmads_annotations(reified.pod)
     _check_manager(reified.pod)
     cgroup_parent.parent_of(reified.pod)
+    stop_timeout_of(reified.pod)
     notes = _looked_at(request, reified, resolved, services)
     declared = _isolators(reified.pod, resolved)
     conventions = {app: services.images.conventions(image_id) for app, (image_id, _) in resolved.items()}
@@ -107,8 +108,9 @@ def pod_document(
     attachments = services.networking.limited(place.attachments, limits)
     port_claims.check_free(services.store, uuid, port_claims.published(attachments))
     log_places.check_directory(reified.pod, services.config.state_dir)
+    app_settings.check_kept_root(reified.pod, ephemeral=request.ephemeral)
     for app in reified.pod.apps:
-        app_settings.check_annotations(reified.pod, app)
+        app_settings.check_annotations(reified.pod, app, conventions[app.name], ephemeral=request.ephemeral)
         pid_modes.check(app, effective_app(app, resolved[app.name][1]), reified.pod.apps)
         rendered[app.name] = services.images.render(
             str(app.image.id), renderer, verify=request.verify, insecure=request.insecure
@@ -116,6 +118,7 @@ def pod_document(
     ids = _ids(place.userns, reified.pod, uuid, services)
     manifest, mounts, environment = _with_host_mounts(reified, isolation, resolved)
     volumes.check_stager(manifest, mounts.values(), stager, lambda: services.stagers.get(stager).features())
+    app_settings.check_secrets(manifest.apps, ids, services, stager)
     checks = (request.verify, request.insecure)
     rendered.update(volumes.render_images(manifest, mounts.values(), services.images, renderer, *checks))
     return PodDocument(
@@ -158,15 +161,29 @@ def pod_document(
     )
 
 
-def with_volume_images(request: PodRequest, services: Services, progress: Progress | None) -> PodRequest:
-    """The request, with the IDs of the images of its volumes, those of single apps included."""
+def _with_template(request: PodRequest) -> PodRequest:
+    """The request, with the settings of its template that it does not replace."""
+    template = request.template
+    return replace(
+        request,
+        hostname=request.hostname or template.hostname,
+        dns=request.dns or template.dns,
+        hosts=(*template.hosts, *request.hosts),
+    )
+
+
+def with_found_volumes(request: PodRequest, services: Services, progress: Progress | None) -> PodRequest:
+    """The request, with the IDs of the images of its volumes, and the directories of named ones. Volumes of single
+    apps are included."""
     pod = request.template.pod
     own = [mount.app_volume for app in pod.apps for mount in app.mounts if mount.app_volume is not None]
-    if not any(volume.kind == "image" for volume in (*pod.volumes, *own)):
+    if not any(volume.kind == "image" or volume.volume is not None for volume in (*pod.volumes, *own)):
         return request
+    from kurma_core.pods.prepare import named_volumes
 
     def found(some: tuple[Volume, ...]) -> tuple[Volume, ...]:
-        return volumes.find_images(some, services.images, request.pull, request.insecure, progress)
+        of_images = volumes.find_images(some, services.images, request.pull, request.insecure, progress)
+        return named_volumes.found(of_images, services.volumes)
 
     def mount(one: Mount) -> Mount:
         return one if one.app_volume is None else replace(one, app_volume=found((one.app_volume,))[0])
@@ -440,7 +457,8 @@ def overridden_app(
     request: PodRequest, app: PodApp, image: tuple[str, ImageManifest], services: Services
 ) -> PodApp:
     """The app with the request's overrides. :param image: ID and manifest of its image."""
-    overrides = request.overrides.get(app.name)
+    overrides = app_settings.joined(app.overrides, request.overrides.get(app.name))
+    app = replace(app, overrides=None)
     if not overrides and app.annotation(GROUP_POLICY) is None:
         return app
     overrides = overrides or AppOverrides()

@@ -32,7 +32,7 @@ _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 def check_sources(volumes: Iterable[Volume], *, allow_links: bool) -> None:
     """Checks that every host volume's source exists, has no symbolic link in its path, and is on a mount that
-    propagates if the volume needs that.
+    propagates if the volume needs that. The sources of named volumes are Kurma's own, and made later.
 
     Only a volume with ``create`` gets a missing source: a directory. The stager later mounts the file at that
     path, resolved in the same way.
@@ -41,7 +41,7 @@ def check_sources(volumes: Iterable[Volume], *, allow_links: bool) -> None:
     :raises VolumeError: names the volume, the path and the reason.
     """
     for volume in volumes:
-        if volume.kind == "host":
+        if volume.kind == "host" and volume.volume is None:
             if volume.create:
                 _create(volume, allow_links=allow_links)
             _check(volume, allow_links=allow_links)
@@ -160,7 +160,7 @@ def dangers(volumes: Iterable[Volume], state_dir: str) -> tuple[str, ...]:
     """One line for people on each volume that gives an app power over the host, which is rarely intended."""
     notes = []
     for volume in volumes:
-        if volume.kind == "host":
+        if volume.kind == "host" and volume.volume is None:
             what = _danger(_leads(volume), os.path.realpath(state_dir), volume.read_only)
             if _is_device(volume):
                 notes.append(
@@ -361,10 +361,11 @@ def _setup(
     if volume.kind == "host":
         return VolumeSetup(
             volume.name,
-            volume.source or "",
+            _source(volume, directory),
             volume.read_only,
             volume.recursive,
             idmap=volume.idmap,
+            sub_path=volume.sub_path,
             propagation=volume.propagation,
             read_only_submounts=volume.recursive_read_only,
             attributes=volume.options,
@@ -384,6 +385,15 @@ def _setup(
     if volume.memory:
         return VolumeSetup(volume.name, "", volume.read_only, recursive=False, tmpfs=_tmpfs(volume, ids))
     return VolumeSetup(volume.name, f"{directory}/volumes/{volume.name}", volume.read_only, recursive=False)
+
+
+def _source(volume: Volume, directory: str) -> str:
+    """The path of a host volume. That of a named volume is found anew: the state directory may have moved."""
+    if volume.volume is None:
+        return volume.source or ""
+    from kurma_core.volume_store import VolumeStore
+
+    return VolumeStore(os.path.dirname(os.path.dirname(directory))).path(volume.volume)
 
 
 def _tmpfs(volume: Volume, ids: IdRange | None) -> dict[str, str]:

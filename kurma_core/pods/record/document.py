@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from _collections_abc import Mapping  # without collections
 
-from kurma_core.appc.pod import PodManifest
+from kurma_core.appc.pod import PodApp, PodManifest
+from kurma_core.models.health import HEALTH_CHECK, HealthCheck
 from kurma_core.models.image import Conventions
 from kurma_core.models.isolator import CGROUP_PARENT, IdRange, IsolatorPlan, IsolatorReport
 from kurma_core.models.network import Attachment
-from kurma_core.models.pod import MountSetup
+from kurma_core.models.pod import KEEP_ROOT, MountSetup, stop_timeout_of
 from kurma_core.models.summary import DISPLAY_NAME, MANAGER
 from kurma_core.schema import MISSING, JsonValue, SchemaError
 from kurma_core.value import field, frozen
@@ -120,6 +121,16 @@ class PodDocument(JsonValue):
         return self.manifest.annotation(RESTART_POLICY) or "never"
 
     @property
+    def keeps_root(self) -> bool:
+        """Whether the apps' root file systems stay when the pod has ended."""
+        return self.manifest.annotation(KEEP_ROOT) == "true"
+
+    @property
+    def stop_timeout(self) -> float | None:
+        """Seconds between the stop signal and SIGKILL for its apps; None: as configured."""
+        return stop_timeout_of(self.manifest)
+
+    @property
     def manager(self) -> str | None:
         """The program that manages the pod; None: none does."""
         return self.manifest.annotation(MANAGER)
@@ -138,6 +149,28 @@ class PodDocument(JsonValue):
         """Image ID by app."""
         return {app.name: str(app.image.id) for app in self.manifest.apps}
 
+    def health_check(self, app: str) -> HealthCheck | None:
+        """The health check of an app, with all defaults; None: it has none.
+
+        :raises AppNotFoundError: there is no such app.
+        """
+        return self._health_check(self.manifest.app(app))
+
+    def _health_check(self, app: PodApp) -> HealthCheck | None:
+        expected = self.conventions.get(app.name)
+        image = None if expected is None else expected.health_check
+        if image is None and app.annotation(HEALTH_CHECK) is None:
+            return None
+        from kurma_core.appc.health_check import of_app  # few apps have one
+
+        return of_app(app.name, app.annotation(HEALTH_CHECK), image)
+
+    @property
+    def health_checks(self) -> dict[str, HealthCheck]:
+        """The health checks by app."""
+        found = {app.name: self._health_check(app) for app in self.manifest.apps}
+        return {app: check for app, check in found.items() if check is not None}
+
     @property
     def cgroup_parent(self) -> str | None:
         """The cgroup in which the pod's own is made, relative to the root of each hierarchy; "": the root. None:
@@ -148,7 +181,12 @@ class PodDocument(JsonValue):
     @property
     def used_images(self) -> set[str]:
         """IDs of the images of its apps and volumes."""
-        return {*self.images.values(), *(one.image for one in self.manifest.volumes if one.image is not None)}
+        return {*self.images.values(), *self.volume_images}
+
+    @property
+    def volume_images(self) -> tuple[str, ...]:
+        """IDs of the images of its volumes."""
+        return tuple(one.image for one in self.manifest.volumes if one.image is not None)
 
     @property
     def cgroup(self) -> str:

@@ -54,43 +54,50 @@ VERSION = 1
 _FLOCK = "hhqqi4x"
 #: Names the stager that has left something of the pod to free (see :mod:`kurma_core.pods.run.recovery`).
 REMAINS = "stager/remains"
+#: Parsed records that are kept.
+_MOST_PARSED = 64
 #: Spare files of a prestarted pod for its first records: two states, and its definition.
 _SPARES, _SPARE_POD = ("state.json.spare", "state.json.spare2"), "pod.json.spare"
 
 
-class _Kept:
-    """A cached record, and the identity of its file.
+class _Parsed:
+    """The values of the records that this process has read or written last.
 
-    :param fd: of that file, opened with O_PATH: while it is open, the kernel gives its inode number to no other
-        file.
+    The text of a record is read each time, since other processes replace the files, too. Only a text that differs
+    from the last one is parsed: that takes a hundred times as long.
     """
 
-    __slots__ = ("fd", "stamp", "value")
+    def __init__(self) -> None:
+        self._lock = allocate_lock()
+        #: Text and value by path, the least recently used first.
+        self._values: dict[str, tuple[bytes, Any]] = {}
 
-    def __init__(self, path: str) -> None:
-        self.fd = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
-        self.stamp = _stamp(os.fstat(self.fd))
-        self.value: Any = None
+    def find(self, path: str, text: bytes) -> Any:
+        """The value of that text; None: it is not here."""
+        with self._lock:
+            known = self._values.pop(path, None)
+            if known is None or known[0] != text:
+                return None
+            self._values[path] = known
+        return known[1]
+
+    def keep(self, path: str, text: bytes, value: object) -> None:
+        with self._lock:
+            self._values.pop(path, None)
+            self._values[path] = (text, value)
+            if len(self._values) > _MOST_PARSED:
+                del self._values[next(iter(self._values))]
 
 
-def _stamp(status: os.stat_result) -> tuple[int, ...]:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+_parsed = _Parsed()
 
 
 class PodDirectory:
-    """The files of one pod. Cheap to make: it opens nothing by itself.
-
-    Each access to a record reads its file. For the pod's owner, which reads often, :meth:`keep_records` caches
-    records until another process replaces their files.
-    """
+    """The files of one pod. Cheap to make: it opens nothing by itself. Each access to a record reads its file."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.uuid = os.path.basename(path)
-        self._kept: dict[str, _Kept] | None = None
-        #: Whether ``pod.json`` is not cached.
-        self._state_only = False
-        self._lock = allocate_lock()
         self._spares: list[str] = []
         #: Whether this process has called :meth:`spare`, so that it must call :meth:`drop_spare`.
         self.spared = False
@@ -110,62 +117,6 @@ class PodDirectory:
 
     # -- records --
 
-    def keep_records(self) -> None:
-        """Caches records: reads one again only if its file was replaced. The caller must call :meth:`drop_records`
-        later."""
-        if self._kept is None:
-            self._kept = {}
-
-    def keep_state_only(self) -> None:
-        """Caches ``pod.json`` no longer. A daemon reads it rarely while a pod runs, and a cached record is an open
-        file."""
-        self._state_only = True
-        with self._lock:
-            kept = (self._kept or {}).pop("pod.json", None)
-        if kept is not None:
-            os.close(kept.fd)
-
-    def drop_records(self) -> None:
-        """Closes the files that :meth:`keep_records` holds open. Repeatable."""
-        with self._lock:
-            kept, self._kept = self._kept, None
-        for one in (kept or {}).values():
-            os.close(one.fd)
-
-    def record(self, name: str, read: Callable[[], T]) -> T:
-        """The value of a record. :param read: reads the file."""
-        if self._kept is None or (self._state_only and name == "pod.json"):
-            return read()
-        with self._lock:
-            kept = (self._kept or {}).get(name)
-            with contextlib.suppress(OSError):
-                if kept is not None and _stamp(os.stat(self.file(name))) == kept.stamp:
-                    return cast("T", kept.value)
-        # The file is opened before it is read: if it is replaced in between, the next access reads it again.
-        return self._keep(name, read)
-
-    def _keep(self, name: str, read: Callable[[], T]) -> T:
-        """Reads a record and caches it.
-
-        :param read: gives the value of the record that is there now.
-        """
-        try:
-            found = _Kept(self.file(name))
-        except OSError:
-            return read()  # it is gone, or damaged
-        try:
-            found.value = value = read()
-        except BaseException:
-            os.close(found.fd)
-            raise
-        with self._lock:
-            before: _Kept | None = found
-            if self._kept is not None:
-                before, self._kept[name] = self._kept.get(name), found
-        if before is not None:
-            os.close(before.fd)
-        return value
-
     def read_pod(self) -> dict[str, Json]:
         """``pod.json`` as JSON.
 
@@ -173,25 +124,22 @@ class PodDirectory:
         :raises PodDamagedError: it cannot be parsed.
         :raises FormatVersionError: a newer version wrote it.
         """
-        return self._read("pod.json")
+        return self._json("pod.json", self._text("pod.json"))
 
-    def write_pod(self, value: dict[str, Json], document: object = None) -> None:
-        """Replaces ``pod.json``.
-
-        :param document: the same value as a :class:`PodDocument`, for the cache of :meth:`keep_records`.
-        """
+    def write_pod(self, document: PodDocument) -> None:
+        """Replaces ``pod.json``."""
+        path, text = self.file("pod.json"), _lines(document.to_json())
         with self._writing("pod.json"):
-            use_spare(self.file(_SPARE_POD), self.file("pod.json"), _lines(value))
-        if self._kept is not None and document is not None and not self._state_only:
-            self._keep("pod.json", lambda: document)
+            use_spare(self.file(_SPARE_POD), path, text)
+        _parsed.keep(path, text, document)
 
     def read_document(self) -> PodDocument:
         """``pod.json`` as a :class:`PodDocument`. :raises: as :meth:`read_pod`."""
-        return self.record("pod.json", self._read_document)
+        return self._record("pod.json", self._document)
 
-    def _read_document(self) -> PodDocument:
+    def _document(self, value: dict[str, Json]) -> PodDocument:
         try:
-            document = PodDocument.from_json(self.read_pod())
+            document = PodDocument.from_json(value)
         except (ValueError, ManifestError) as error:
             raise self.damaged("pod.json", str(error)) from None
         if document.uuid != self.uuid:
@@ -220,11 +168,11 @@ class PodDirectory:
 
     def read_state(self) -> PodState:
         """``state.json``. :raises: as :meth:`read_pod`."""
-        return self.record("state.json", self._read_state)
+        return self._record("state.json", self._state)
 
-    def _read_state(self) -> PodState:
+    def _state(self, value: dict[str, Json]) -> PodState:
         try:
-            return PodState.from_json(self._read("state.json"), "the record")
+            return PodState.from_json(value, "the record")
         except SchemaError as error:
             raise self.damaged("state.json", str(error)) from None
 
@@ -254,8 +202,7 @@ class PodDirectory:
                 use_spare(self.file(self._spares.pop(0)), path, lines)
             else:
                 replace_file(path, lines)
-        if self._kept is not None:
-            self._keep("state.json", lambda: state)
+        _parsed.keep(path, lines, state)
 
     def spare(self, state: PodState) -> None:
         """Makes files for the pod's first records, so that :meth:`write_state` and :meth:`write_pod` need not make
@@ -304,16 +251,29 @@ class PodDirectory:
             self.write_state(replace(now, state=state))
             return True
 
-    def _read(self, name: str) -> dict[str, Json]:
+    def _record(self, name: str, parse: Callable[[dict[str, Json]], T]) -> T:
+        """The value of a record. :param parse: makes it of the record's JSON."""
+        path, text = self.file(name), self._text(name)
+        value = _parsed.find(path, text)
+        if value is None:
+            value = parse(self._json(name, text))
+            _parsed.keep(path, text, value)
+        return cast("T", value)
+
+    def _text(self, name: str) -> bytes:
         try:
             with open(self.file(name), "rb") as stream:
-                value = loads(stream.read(), own=True)
+                return stream.read()
         except FileNotFoundError:
             raise PodNotFoundError(f"pod {self.uuid}: no {name}", pod=self.uuid) from None
-        except ValueError as error:
-            raise self.damaged(name, str(error)) from None
         except OSError as error:
             raise self.damaged(name, os.strerror(error.errno or 0)) from None
+
+    def _json(self, name: str, text: bytes) -> dict[str, Json]:
+        try:
+            value = loads(text, own=True)
+        except ValueError as error:
+            raise self.damaged(name, str(error)) from None
         version = value.get("version") if isinstance(value, dict) else None
         if type(version) is not int:
             raise self.damaged(name, "it has no version")

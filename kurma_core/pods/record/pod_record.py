@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 from kurma_core.errors import AppNotFoundError, HostError, KurmaError, PodDamagedError, PodNotFoundError
 from kurma_core.linux.beneath import remove_tree
 from kurma_core.models.pod import ENDED_STATES, AppEnd, AppExecution, AppStatus, PodRecord
+from kurma_core.pods.record import health
 from kurma_core.pods.record.document import PodDocument
-from kurma_core.pods.record.state import STARTED_STATES, PodEnd
+from kurma_core.pods.record.state import STARTED_STATES, PodEnd, numbered
 from kurma_core.pods.run import pod_metadata, pod_restarts
 from kurma_core.staging.stager_status import exit_code, parse_apps, read_status_file
 from kurma_core.value import fields, replace
@@ -47,7 +48,7 @@ def record_of(
 
     :param stager: is asked for the status of the apps; None: only the files on disk are read.
     """
-    apps = app_statuses(directory, document, state, stager, running)
+    apps = health.with_health(directory, document, app_statuses(directory, document, state, stager, running))
     live = state.live
     return PodRecord(
         uuid=document.uuid,
@@ -75,10 +76,15 @@ def record_of(
         isolators=document.isolators,
         notes=(*document.notes, *stager_notes(directory, state), *(pod_metadata.notes_of(state) if live else ())),
         manifest=document.manifest.to_json(),
+        hostname=document.hostname,
+        dns=document.dns,
+        dns_exact=document.dns_exact,
+        hosts=document.hosts,
         metadata=pod_metadata.address_of(directory, state) if live else None,
         restart=pod_restarts.told(document, state),
         manager=document.manager,
         display_name=document.display_name,
+        health=health.worst(apps) if state.state == "running" else None,
     )
 
 
@@ -371,24 +377,6 @@ def forget_last_run(directory: PodDirectory, app: str) -> None:
 
 def _opened(path: str) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-
-
-def numbered(state: PodState, status: AppStatus) -> AppStatus:
-    """The status with its executions counted from 1 over all runs of the pod, including those of earlier runs.
-
-    :param status: as the stager reports it, with executions counted from 0 in this run.
-    """
-    before = state.earlier.get(status.name, ())
-    base = before[-1].instance if before else 0
-    run = state.run
-    of_run = [replace(one, instance=base + one.instance + 1, run=run) for one in status.earlier]
-    own = len(of_run) if status.instance is None else status.instance
-    return replace(
-        status,
-        instance=None if status.instance is None and status.state == "created" else base + own + 1,
-        run=run,
-        earlier=(*before, *of_run),
-    )
 
 
 def find_execution(pod: str, status: AppStatus, instance: int) -> AppExecution:

@@ -23,9 +23,11 @@ from kurma_core.errors import (
     PodExistsError,
     PodNotFoundError,
 )
+from kurma_core.formats.small_json import encode
 from kurma_core.linux import beneath, files
 from kurma_core.models import LIVE_STATES
-from kurma_core.models.summary import DISPLAY_NAME, NetworkSummary, PodSummary
+from kurma_core.models.summary import NetworkSummary, PodSummary
+from kurma_core.pods.record import health
 from kurma_core.pods.record.pod_directory import PodDirectory
 from kurma_core.schema import nearest
 
@@ -332,11 +334,12 @@ class PodStore:
     def _displayed(self, display_name: str) -> PodDirectory | None:
         """The pod with that display name; None: no pod has it. Records that cannot be read are ignored."""
         found, live = [], []
+        text = encode(display_name).encode()
         for uuid in self.uuids():
             directory = self.directory(uuid)
             with contextlib.suppress(KurmaError, OSError):
                 with open(directory.file("pod.json"), "rb") as file:
-                    if DISPLAY_NAME.encode() not in file.read():
+                    if text not in file.read():
                         continue
                 if directory.read_document().display_name == display_name:
                     found.append(directory)
@@ -412,6 +415,7 @@ def summary(directory: PodDirectory, document: PodDocument, state: PodState) -> 
         networks=tuple(networks),
         images=document.images,
         image_names=document.image_names,
+        volume_images=document.volume_images,
         ports=tuple([port.text for one in attachments for port in one.ports]),
         exit_code=state.exit_code,
         started_at=state.started_at,
@@ -420,6 +424,7 @@ def summary(directory: PodDirectory, document: PodDocument, state: PodState) -> 
         labels=document.manifest.user_labels,
         manager=document.manager,
         display_name=document.display_name,
+        health=health.word(directory, document, state),
     )
 
 

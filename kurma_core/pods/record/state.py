@@ -12,10 +12,10 @@ from _collections_abc import Mapping  # without collections
 from kurma_core.linux.process import boot_id
 from kurma_core.models import LIVE_STATES
 from kurma_core.models.network import Attachment
-from kurma_core.models.pod import ENDED_STATES, AppExecution
+from kurma_core.models.pod import ENDED_STATES, AppExecution, AppStatus
 from kurma_core.models.summary import State
 from kurma_core.schema import Count, JsonValue, Port, Whole, Words
-from kurma_core.value import field, frozen
+from kurma_core.value import field, frozen, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class AppChange(JsonValue):
     """A change of the pod's apps that has begun, and may be unfinished.
 
     :param volumes: empty volumes that are added or removed with the app.
+    :param named: named volumes of an app that is added, which is not in the definition yet.
     :param traffic: whether the app has traffic limits; ``memory``: whether it requests memory.
     """
 
@@ -117,6 +118,7 @@ class AppChange(JsonValue):
     volumes: tuple[str, ...] = ()
     traffic: bool = False
     memory: bool = False
+    named: tuple[str, ...] = ()
 
 
 @frozen
@@ -196,3 +198,21 @@ class PodEnd:
         kept = {"notes": self.notes, "apps": self.apps, "cause": self.cause}
         given = {name: value for name, value in kept.items() if value is not None}
         return {"state": self.state, "reason": self.reason, "exit_code": self.exit_code, **given}
+
+
+def numbered(state: PodState, status: AppStatus) -> AppStatus:
+    """The status with its executions counted from 1 over all runs of the pod, including those of earlier runs.
+
+    :param status: as the stager reports it, with executions counted from 0 in this run.
+    """
+    before = state.earlier.get(status.name, ())
+    base = before[-1].instance if before else 0
+    run = state.run
+    of_run = [replace(one, instance=base + one.instance + 1, run=run) for one in status.earlier]
+    own = len(of_run) if status.instance is None else status.instance
+    return replace(
+        status,
+        instance=None if status.instance is None and status.state == "created" else base + own + 1,
+        run=run,
+        earlier=(*before, *of_run),
+    )

@@ -18,7 +18,8 @@ from kurma_core.errors import KurmaError
 from kurma_core.formats.timestamps import timestamp
 from kurma_core.json_text import loads
 from kurma_core.models.pod import AppStatus
-from kurma_core.pods.record.pod_record import app_statuses, numbered
+from kurma_core.pods.record.pod_record import app_statuses
+from kurma_core.pods.record.state import numbered
 from kurma_core.staging.stager_status import read_status_file
 from kurma_core.value import replace
 
@@ -56,15 +57,18 @@ class AppEvents:
         #: By app, the facts of its status that were looked at last.
         self._seen: Mapping[str, tuple[object, ...]] = {}
 
-    def look(self) -> None:
-        """Tells what the stager's status file has of new. Never fails."""
+    def look(self) -> tuple[AppStatus, ...]:
+        """Tells what the stager's status file has of new. Never fails. :returns: its statuses."""
         try:
             found = read_status_file(self._directory.path)
-            if found is not None:
-                state = self._directory.read_state()
-                self.tell([numbered(state, status) for status in found[0].values()])
+            if found is None:
+                return ()
+            state = self._directory.read_state()
+            statuses = tuple([numbered(state, status) for status in found[0].values()])
+            self.tell(statuses)
         except (KurmaError, OSError):
-            return  # malformed, or the pod was just removed: the pod's end tells the rest
+            return ()  # malformed, or the pod was just removed: the pod's end tells the rest
+        return statuses
 
     def over(self, end: PodEnd) -> None:
         """Tells the ends of all apps of a pod that has ended, before that is recorded. Never fails."""

@@ -32,13 +32,13 @@ from kurma_core.pods import log_places
 from kurma_core.pods.network import port_claims
 from kurma_core.pods.network.hosts_and_resolv_conf import findable
 from kurma_core.pods.prepare import pid_modes, volumes
-from kurma_core.pods.prepare.app_settings import pod_setup
+from kurma_core.pods.prepare.app_settings import pod_setup, secret_values
 from kurma_core.pods.record.document import cgroup_of
 from kurma_core.pods.record.pod_directory import unwritable
 from kurma_core.pods.run import pod_limits
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs.pod_setup import PodSetup
+    from kurma_core.hookspecs.pod_setup import PodSetup, SecretSetup
     from kurma_core.hookspecs.stager import RunningStagerHooks, StagerHooks
     from kurma_core.metadata.listening import Listener
     from kurma_core.models.image import RenderedImage
@@ -86,6 +86,8 @@ class Launch:
         self.waiting = waiting
         self.listener = listener
         self.rendered = rendered
+        #: The secrets of the apps with their values, from :func:`bring_up` to the start of the stager.
+        self.secrets: Mapping[str, tuple[SecretSetup, ...]] = {}
         #: Kinds of the namespaces that exist already.
         self.kept: Collection[str] = ()
         #: Seconds to wait for a process to die.
@@ -119,17 +121,23 @@ class Step(Protocol):
 
 
 class Volumes:
-    """The pod's empty volumes, and the directories that the stager writes to."""
+    """The pod's empty and named volumes."""
 
     name = "volumes"
 
     def do(self, launch: Launch) -> None:
         volumes.check_sources(launch.document.manifest.volumes, allow_links=launch.document.volume_links)
         volumes.make_empty(launch.document.manifest, launch.directory.path, launch.document.ids)
+        if launch.document.manifest.named_volumes:
+            from kurma_core.pods.prepare import named_volumes
+
+            with launch.services.images.keeping():
+                named_volumes.make_ready(launch.services, launch.document, lambda: _rendered(launch))
         launch.services.api_changed(launch.document, launch.directory.path)
 
     def undo(self, launch: Launch) -> None:
-        # Empty volumes stay until `kurma rm`, so that their files can be read after the pod's end.
+        # Empty volumes stay until `kurma rm`, so that their files can be read after the pod's end; named ones stay
+        # until `kurma volume rm`.
         pass
 
 
@@ -285,12 +293,13 @@ class Stager:
         if needs_powers(launch.document.plans.values(), launch.document.pod_plan):
             _need_powers(driver, launch.document.stager)
         _make_log_directory(launch, driver)
+        _check_kept_root(driver, launch)
         pid_modes.check_stager(driver, launch.document.stager, launch.document.manifest.apps)
         assert launch.stdio is not None
         # Garbage collection must remove neither the stager's image nor the apps' layers before the record names
         # them.
         with launch.services.images.keeping():
-            rendered = _render_apps(launch) if launch.rendered is None else launch.rendered
+            rendered = _rendered(launch)
             launch.rendered = None  # saves memory while the pod runs
             url, told = pod_metadata.settled(launch.services, launch.directory)
             setup = pod_setup(
@@ -300,10 +309,13 @@ class Stager:
                 rendered,
                 launch.attachments or launch.document.attachments,
                 url,
+                launch.secrets,
                 launch.services.note,
             )
+            _remove_kept_roots(launch)
             driver.prepare(setup)
             launch.stager = _handed_over(launch, setup) or driver.start(setup, launch.stdio)
+            launch.secrets = {}
             launch.record(
                 stager=dict(launch.stager.identity),
                 stager_version=VERSION,
@@ -322,7 +334,10 @@ class Stager:
             # The stager may have left the pod's cgroup, and has to be reaped if it is our child.
             launch.stager.signal(signal.SIGKILL)
             launch.stager.wait(launch.patience)
-        free_layers(launch.directory.path)
+        if not launch.document.keeps_root:
+            # A failure is ignored: `kurma rm` reports what it cannot remove, and nothing else needs the space.
+            with contextlib.suppress(OSError):
+                remove_layers(launch.directory.path)
 
 
 def _handed_over(launch: Launch, setup: PodSetup) -> RunningStagerHooks | None:
@@ -359,6 +374,27 @@ def _need_powers(driver: StagerHooks, name: str) -> None:
         raise StagerError(
             f"stager {name} cannot give apps devices, namespaces or powers of the host, which the pod requests",
             hint="run the pod with another stager",
+        )
+
+
+def _remove_kept_roots(launch: Launch) -> None:
+    """Removes the roots that were kept of the pod's last run, since every execution starts from a clean copy. A
+    prestarted pod has had no run, and its stager has made the directory already."""
+    if launch.waiting is not None or not launch.document.keeps_root:
+        return
+    try:
+        remove_layers(launch.directory.path)
+    except OSError as error:
+        raise _host_error("remove the kept roots", launch, error) from None
+
+
+def _check_kept_root(driver: StagerHooks, launch: Launch) -> None:
+    """:raises StagerError: the pod keeps its apps' roots, and this stager does not write them where Kurma finds
+    them."""
+    if launch.document.keeps_root and not driver.features().kept_roots:
+        raise StagerError(
+            f"stager {launch.document.stager} does not keep the roots of apps",
+            hint="run the pod with another stager, or without --keep-root",
         )
 
 
@@ -412,6 +448,8 @@ def claim_places(launch: Launch) -> None:
 def bring_up(launch: Launch) -> None:
     """Does all steps; their names are on record already. After a failure the caller must call
     :func:`tear_down`."""
+    document = launch.document
+    launch.secrets = secret_values(document.manifest.apps, document.ids, launch.services.config.state_dir)
     for step in STEPS:
         check()
         step.do(launch)
@@ -463,8 +501,11 @@ def not_complete(launch: Launch, failures: list[KurmaError]) -> str:
     return f"teardown is not complete: {why}"
 
 
-def _render_apps(launch: Launch) -> dict[str, RenderedImage]:
-    """The rendered image of each app and image volume, from the cache and checked."""
+def _rendered(launch: Launch) -> Mapping[str, RenderedImage]:
+    """The rendered image of each app and image volume: those that the caller holds, else from the cache and
+    checked."""
+    if launch.rendered is not None:
+        return launch.rendered
     images, document = launch.services.images, launch.document
     found = {
         app: images.render(image, document.renderer, verify=document.verify, insecure=document.insecure)
@@ -497,18 +538,19 @@ def _host_error(what: str, launch: Launch, error: OSError) -> HostError:
     return HostError.of(f"pod {uuid}: cannot {what}", error, beneath=place, pod=uuid)
 
 
-def free_layers(directory: str) -> None:
-    """Removes the changes that the apps of an ended pod made to their root file systems. Every execution starts
-    from a clean copy, and a pod that has filled the disk frees it by its end. Logs and status stay.
+def remove_layers(directory: str) -> None:
+    """Removes what the apps of a pod that does not run have changed in their root file systems. Every execution
+    starts from a clean copy, and a pod that has filled the disk frees it by its end. Logs and status stay.
 
-    :param directory: the pod's.
+    :param directory: the pod's. :raises OSError: they cannot be removed.
     """
     from kurma_core.linux.beneath import remove_tree
 
-    # A failure is ignored here: `kurma rm` reports what it cannot remove, and nothing else needs the space.
-    with contextlib.suppress(OSError):
+    try:
         fd = os.open(f"{directory}/pod", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            remove_tree(fd, "apps")
-        finally:
-            os.close(fd)
+    except FileNotFoundError:
+        return
+    try:
+        remove_tree(fd, "apps")
+    finally:
+        os.close(fd)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from kurma_core.hookspecs.stager import RunningStagerHooks
     from kurma_core.models.image import RenderedImage
-    from kurma_core.models.pod import PodRecord
+    from kurma_core.models.pod import AppStatus, PodRecord
     from kurma_core.models.streams import Stdio
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_directory import PodDirectory
@@ -78,8 +78,7 @@ class NewPod:
     def record(self, document: PodDocument) -> None:
         """Writes the pod's records. :raises HostError: they cannot be written."""
         self.directory.write_state(PodState("preparing"))
-        self.directory.keep_records()
-        self.directory.write_pod(document.to_json(), document)
+        self.directory.write_pod(document)
         self.directory.write_state(PodState("prepared"))
 
     def owned(
@@ -97,7 +96,6 @@ class NewPod:
         """Removes everything, after :meth:`become`: the preparation has failed. If that fails, too, the next
         process that sees the half-made pod removes it."""
         try:
-            self.directory.drop_records()
             self._services.store.delete(self.directory, name)
         finally:
             os.close(self._lock)
@@ -113,7 +111,6 @@ class OwnedPod:
     def __init__(
         self, launch: Launch, lock: int, events: Events, images: AbstractContextManager[None] | None = None
     ) -> None:
-        launch.directory.keep_records()
         self._images = images
         self._launch = launch
         self._lock = lock
@@ -126,6 +123,11 @@ class OwnedPod:
         self._unclaimed: Exception | None = None
         #: Whether the stager ended before the pod was up.
         self.over_at_once = False
+
+    @property
+    def stop_timeout(self) -> float | None:
+        """See :attr:`.PodDocument.stop_timeout`."""
+        return self._launch.document.stop_timeout
 
     @classmethod
     def adopted(
@@ -153,14 +155,12 @@ class OwnedPod:
         pod._claimed = True
         return pod
 
-    def keep_few_files(self) -> None:
-        """Holds fewer files open from now on, for an owner of many pods."""
-        self._launch.directory.keep_state_only()
+    def tell_apps(self) -> tuple[AppStatus, ...]:
+        """Tells the events of apps that the stager's status has of new. Any thread may call it; it never fails.
 
-    def tell_apps(self) -> None:
-        """Tells the events of apps that the stager's status has of new. Any thread may call it; it never fails."""
-        if not self._over:
-            self._app_events.look()
+        :returns: the statuses of its apps; empty: they are not known.
+        """
+        return () if self._over else self._app_events.look()
 
     def records(self) -> tuple[PodDirectory, PodDocument, PodState]:
         """The pod's directory, and the present content of its records. :raises KurmaError: they cannot be read."""
@@ -455,7 +455,6 @@ class OwnedPod:
             return
         with contextlib.ExitStack() as undo:
             undo.callback(os.close, lock)
-            undo.callback(self._launch.directory.drop_records)
             undo.callback(self._launch.discard_unused)
             if self._launch.stager is not None:
                 undo.callback(self._launch.stager.close)

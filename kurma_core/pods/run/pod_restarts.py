@@ -26,6 +26,8 @@ POLICIES = ("never", "on-failure", "always")
 _OF_APPS = "kurma.io/restart"
 #: Causes of a pod's end other than its own: ``cause`` in its state.
 STOPPED, SHUT_DOWN, REBOOTED = "stop", "shutdown", "reboot"
+#: An app was unhealthy, and its health check asks to restart the pod.
+UNWELL = "unhealthy"
 #: Seconds: the first pause, the longest pause, and the run time after which the first pause applies again.
 FIRST, LONGEST, LONG_RUN = 1.0, 300.0, 10.0
 
@@ -49,6 +51,8 @@ def wanted(document: PodDocument, state: PodState, image: Callable[[str], ImageM
     """
     if state.state not in ENDED_STATES or document.ephemeral or state.cause == STOPPED:
         return False
+    if state.cause == UNWELL:
+        return True
     policy = document.restart_policy
     if state.cause in (SHUT_DOWN, REBOOTED):
         return policy != "never" or _implied(document, image)

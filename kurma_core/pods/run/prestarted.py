@@ -103,8 +103,7 @@ class PrestartedPod(NewPod):
 
     def record(self, document: PodDocument) -> None:
         # Its state stays "preparing": it is started at once, and the start records its next state.
-        self.directory.keep_records()
-        self.directory.write_pod(document.to_json(), document)
+        self.directory.write_pod(document)
 
     def owned(
         self,
@@ -189,7 +188,7 @@ def fits_request(request: PodRequest, config: Config) -> bool:
         networks = {text.partition(",")[0].partition(":")[0] for text in request.template.networks or ()}
     given = [*request.isolators, *(pair for one in request.overrides.values() for pair in one.isolators)]
     isolators = {isolator.name for isolator in pod.isolators} | {name for name, _ in given}
-    isolators |= {isolator.name for app in pod.apps if app.app for isolator in app.app.isolators}
+    isolators |= {isolator.name for app in pod.apps for isolator in app.own_isolators}
     return (
         request.uuid is None
         and request.interactive is None

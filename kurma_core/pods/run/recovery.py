@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import HostError, KurmaError, PodNotFoundError
 from kurma_core.formats.timestamps import timestamp
+from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.process import boot_id
 from kurma_core.pods.record.pod_directory import REMAINS, unwritable
 from kurma_core.pods.record.pod_record import conclusion
@@ -141,6 +142,24 @@ def take_down(services: Services, directory: PodDirectory, events: Events, *, gi
         services.store.delete(directory, document.name)
     elif unrecorded is not None:
         raise unrecorded
+    return True
+
+
+def remove_lost_cgroup(document: PodDocument) -> bool:
+    """Removes the cgroup of a pod that has ended, and is taken down: a call-in that was killed may have made it
+    again. The caller holds the owner lock. Repeatable.
+
+    :returns: whether there was one. :raises HostError: it cannot be removed.
+    """
+    tree = CgroupTree(document.cgroup)
+    if not tree.exists():
+        return False
+    try:
+        tree.kill()
+        tree.remove()
+    except OSError as error:
+        what = f"pod {document.uuid}: cannot remove the cgroup that it has left"
+        raise HostError.of(what, error, hint="kurma gc tries again", pod=document.uuid) from None
     return True
 
 

@@ -33,6 +33,12 @@ class TestSession:
         self.transport = Answers(answers)
         self.client = Api(self.transport)
 
+    def need_daemon(self) -> None:
+        """Nothing: there is no kurmad."""
+
+    def progress(self) -> None:
+        """Nothing: there is no terminal."""
+
     def line(self, text: str) -> None:
         typer.echo(text)
 

@@ -8,15 +8,26 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import io
 import os
+import tarfile
 import threading
 import time
+from typing import BinaryIO
 
 import pytest
 
+from kurma_core.appc.image import App, ImageManifest, NameValue
 from kurma_core.cancellation import Cancellation, governing
-from kurma_core.errors import Cancelled, FetchError, FetchNotFoundError, KurmaError, UsageError
-from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest, RemoteArchive, RemoteBlobHooks, RemoteLayers
+from kurma_core.errors import ArchiveError, Cancelled, FetchError, FetchNotFoundError, KurmaError, UsageError
+from kurma_core.hookspecs.fetcher import (
+    FetcherHooks,
+    FetchRequest,
+    RemoteArchive,
+    RemoteBlobHooks,
+    RemoteLayers,
+    StoredImage,
+)
 from kurma_core.models.image import TRANSPORTS
 from kurma_testing.contract import (
     HOSTILE,
@@ -34,12 +45,47 @@ PATIENCE = 5.0
 REQUEST = FetchRequest("linux", "amd64")
 
 
+class _Layer:
+    """A layer with one file."""
+
+    def __init__(self, name: str, data: bytes) -> None:
+        out = io.BytesIO()
+        with tarfile.open(fileobj=out, mode="w") as tar:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+        self.content = out.getvalue()
+
+    def write(self, out: BinaryIO) -> None:
+        out.write(self.content)
+
+
+class _Broken:
+    """A layer that cannot be read to its end."""
+
+    def write(self, out: BinaryIO) -> None:
+        out.write(bytes(512))
+        raise ArchiveError("a file of the layer cannot be read")
+
+
+LAYERS = (_Layer("one", bytes(1000)), _Layer("two", b"two"))
+#: An image as the core gives it to the hook ``push``.
+IMAGE = StoredImage(
+    ImageManifest(
+        name="example.com/pushed",
+        labels=(NameValue("version", "1"), NameValue("os", "linux"), NameValue("arch", "amd64")),
+        app=App(exec=("/bin/app", "word"), user="0", group="0"),
+    ),
+    LAYERS,
+)
+
+
 class FetcherContract(DriverContract):
     """Tests the behaviour on which the core relies. A subclass has the mark ``kurma_driver`` and defines the
     fixtures ``good`` (the locator of an existing image), ``missing`` (the locator of an image that does not exist)
     and ``malformed`` (a malformed locator), and may change ``request_for`` (a :class:`FetchRequest`). A fetcher
     that asks a server defines ``hanging`` and ``stalling``, too; one that expands names, ``short_name``; one that
-    logs in, ``login``."""
+    logs in, ``login``; one that writes images, ``destination``."""
 
     @pytest.fixture
     def good(self) -> str:
@@ -73,6 +119,11 @@ class FetcherContract(DriverContract):
         """The address ``SCHEME://HOST`` of a source that asks for credentials, and a user and a secret that it
         accepts."""
         pytest.skip("no fixture login: the fetcher does not log in")
+
+    @pytest.fixture
+    def destination(self) -> str:
+        """The locator of a new image that the fetcher can write."""
+        pytest.skip("no fixture destination: the fetcher does not write images")
 
     @pytest.fixture
     def request_for(self) -> FetchRequest:
@@ -112,6 +163,29 @@ class FetcherContract(DriverContract):
             content = _read(blob, 0)
             middle = len(content) // 2
             assert _read(blob, middle) == content[middle:]
+
+    def test_a_pushed_image_is_found(
+        self, driver: FetcherHooks, destination: str, request_for: FetchRequest
+    ) -> None:
+        """With its layers and its app; and the same image has the same digest each time."""
+        digest = driver.push(destination, IMAGE, request_for)
+        assert driver.push(destination, IMAGE, request_for) == digest
+        found = driver.resolve(destination, request_for)
+        assert isinstance(found, RemoteLayers)
+        assert found.digest == digest
+        assert [layer.diff_id for layer in found.layers] == [
+            f"sha256:{hashlib.sha256(layer.content).hexdigest()}" for layer in LAYERS
+        ]
+        assert found.manifest.app is not None
+        assert tuple(found.manifest.app.exec) == ("/bin/app", "word")
+
+    def test_a_push_that_fails_leaves_no_image(
+        self, driver: FetcherHooks, destination: str, request_for: FetchRequest
+    ) -> None:
+        with pytest.raises(ArchiveError):
+            driver.push(destination, StoredImage(IMAGE.manifest, (*LAYERS, _Broken())), request_for)
+        with pytest.raises(FetchNotFoundError):
+            driver.resolve(destination, request_for)
 
     def test_a_missing_image_is_told_as_missing(
         self, driver: FetcherHooks, missing: str, request_for: FetchRequest

@@ -7,26 +7,28 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from kurma_core.cancellation import Cancellation, governing
+from kurma_core.cancellation import Cancellation, current, governing
 from kurma_core.errors import AppNotFoundError, KurmaError, PodNotFoundError, PodStateError
 from kurma_cri.container_request import container_request
 from kurma_cri.images import Images
 from kurma_cri.mounts import explained, with_image_ids
 from kurma_cri.proto import runtime_pb2 as cri
-from kurma_cri.records import Container, Records, containers_of, new_id
-from kurma_cri.resources import RESOURCES, to_isolator
+from kurma_cri.records import Container, Records, containers_of
+from kurma_cri.resources import RESOURCES, check, to_isolator
 from kurma_cri.rpc import RpcError, already_exists, failed_precondition, invalid, is_not_found, unavailable
+from kurma_cri.sandboxes import check_ready
 from kurma_cri.statuses import chosen, container_item, container_state
 
 if TYPE_CHECKING:
     from kurma_core.api.operations import Api
     from kurma_cri.sandboxes import Sandboxes
+    from kurma_cri.stagers import Stagers
 
 
 class Containers:
     """:param client: has the pods. :param records: finds them."""
 
-    def __init__(self, client: Api, records: Records, sandboxes: Sandboxes) -> None:
+    def __init__(self, client: Api, records: Records, sandboxes: Sandboxes, stagers: Stagers) -> None:
         self._client = client
         self._records = records
         self._sandboxes = sandboxes
@@ -34,7 +36,7 @@ class Containers:
         self._lock = threading.Lock()
         #: Sandbox, name and attempt of the containers that are being made.
         self._making: set[tuple[str, str, int]] = set()
-        self._foreign: dict[str, bool] = {}
+        self._stagers = stagers
 
     def create(self, sandbox_id: str, config: cri.ContainerConfig) -> str:
         """Adds a container to a sandbox. :returns: its ID.
@@ -42,7 +44,7 @@ class Containers:
         :raises RpcError: the configuration is wrong; the sandbox is not ready; it has a container of this name and
             attempt.
         """
-        key = (self._sandboxes.running(sandbox_id).id, config.metadata.name, config.metadata.attempt)
+        key = (self._records.id_of(sandbox_id), config.metadata.name, config.metadata.attempt)
         with self._lock:
             if key in self._making:
                 raise unavailable(f"a container of the name {key[1]!r} and attempt {key[2]} is being created")
@@ -63,26 +65,21 @@ class Containers:
                 )
         image = self._images.run_image(config.image.image)
         config, mounted = with_image_ids(self._images, config)
-        id = new_id()
-        foreign = self._is_foreign(sandbox.pod.stager)
-        request = container_request(id, sandbox, config, image, mounted, self._records.now(), foreign=foreign)
-        try:
-            self._client.app_add(sandbox.pod.uuid, request)
-        except BaseException as error:
-            if isinstance(error, KurmaError):
-                explained(error, config)
-            # The caller gets the first error; an unfinished addition is undone by the next change of the pod, too.
-            with governing(Cancellation()), contextlib.suppress(KurmaError):
-                self._client.app_rm(sandbox.pod.uuid, id, force=True)
-            raise
+        foreign = self._stagers.is_foreign(sandbox.pod.stager)
+        with self._records.making() as id:
+            request = container_request(id, sandbox, config, image, mounted, self._records.now(), foreign=foreign)
+            try:
+                self._client.app_add(sandbox.pod.uuid, request)
+                current().check()  # a client that has gone never learns its ID
+            except BaseException as error:
+                if isinstance(error, KurmaError):
+                    explained(error, config)
+                # The caller gets the first error. The next change of the pod undoes an unfinished addition, too.
+                with governing(Cancellation()), contextlib.suppress(KurmaError):
+                    self._client.app_rm(sandbox.pod.uuid, id, force=True)
+                raise
+        self._records.added(id, sandbox)
         return id
-
-    def _is_foreign(self, stager: str) -> bool:
-        """Whether the stager is none that follows Kurma's own specification."""
-        if stager not in self._foreign:
-            found = {one.name: one.features for one in self._client.stagers()}
-            self._foreign[stager] = stager in found and "volume_kinds" not in found[stager]
-        return self._foreign[stager]
 
     def start(self, reference: str) -> None:
         """Starts a created container; returns once its program runs.
@@ -93,7 +90,7 @@ class Containers:
         container = self._records.container(reference)
         if container_state(container) != cri.CONTAINER_CREATED:
             raise failed_precondition(f"container {container.id} was started before: it is {container.app.state}")
-        self._sandboxes.running(container.sandbox.id)
+        check_ready(container.sandbox)
         self._client.app_start(container.sandbox.pod.uuid, container.id)
 
     def stop(self, reference: str, timeout: int) -> None:
@@ -116,10 +113,13 @@ class Containers:
         are 0 or empty stay as they are.
 
         :raises KurmaError: a value is wrong, or the kernel refuses it; all is as before.
+        :raises RpcError: the host cannot apply one.
         """
         container = self._records.container(reference)
+        foreign = self._stagers.is_foreign(container.sandbox.pod.stager)
+        check(resources, foreign=foreign)
         value = to_isolator(resources)
-        if value:
+        if value and not foreign:
             self._client.app_update(container.sandbox.pod.uuid, container.id, {RESOURCES: value}, managed=True)
 
     def reopen_log(self, reference: str) -> None:
@@ -130,7 +130,8 @@ class Containers:
         container = self._records.container(reference)
         if container_state(container) != cri.CONTAINER_RUNNING:
             raise failed_precondition(f"container {container.id} does not run: it is {container.app.state}")
-        self._client.app_reopen_log(container.sandbox.pod.uuid, container.id)
+        if not self._stagers.is_foreign(container.sandbox.pod.stager):
+            self._client.app_reopen_log(container.sandbox.pod.uuid, container.id)
 
     def exec_sync(self, reference: str, command: tuple[str, ...], timeout: int) -> cri.ExecSyncResponse:
         """Runs a command in a running container. :param timeout: seconds; 0: there is no limit.
@@ -145,7 +146,7 @@ class Containers:
         if not command:
             raise invalid("cmd is empty: it is the command and its arguments")
         pod = container.sandbox.pod
-        contained = timeout > 0 or not self._is_foreign(pod.stager)
+        contained = timeout > 0 or not self._stagers.is_foreign(pod.stager)
         return exec_sync(self._client, pod.uuid, container.id, command, timeout, contained=contained)
 
     def remove(self, reference: str) -> None:
@@ -167,12 +168,14 @@ class Containers:
 
     def list(self, wanted: cri.ContainerFilter) -> Iterator[cri.Container]:
         """The containers that fulfil each condition of the filter."""
+        state = wanted.state.state if wanted.HasField("state") else None
+        id, sandbox, labels = wanted.id, wanted.pod_sandbox_id, dict(wanted.label_selector)
         for container in self._records.containers():
             if (
-                container.id.startswith(wanted.id)
-                and container.sandbox.id.startswith(wanted.pod_sandbox_id)
-                and (not wanted.HasField("state") or container_state(container) == wanted.state.state)
-                and chosen(container.config.labels, wanted.label_selector)
+                container.id.startswith(id)
+                and container.sandbox.id.startswith(sandbox)
+                and (state is None or container_state(container) == state)
+                and (not labels or chosen(container.config.labels, labels))
             ):
                 yield container_item(container)
 

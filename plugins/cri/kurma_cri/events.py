@@ -99,7 +99,8 @@ class ContainerEvents:
         self._lock = threading.Lock()
         #: A queue lives as long as its reader's iterator.
         self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
-        #: The last known state of each sandbox, by the UUID of its pod: for the event of its removal.
+        #: The last known state of each sandbox, by the UUID of its pod, while there are readers: for the event of
+        #: its removal.
         self._known: dict[str, Sandbox] = {}
         self._operation = Cancellation()
         self._thread = threading.Thread(target=self._follow, name="cri events")
@@ -116,6 +117,11 @@ class ContainerEvents:
         queue = Queue()
         with self._lock:
             self._queues.add(queue)
+        try:
+            for sandbox in self._records.sandboxes():
+                self._known.setdefault(sandbox.pod.uuid, sandbox)
+        except KurmaError as error:
+            self._log.warning("sandboxes cannot be listed: %s", error.message)
         return _answers(queue)
 
     # -- kurmad's events --
@@ -125,8 +131,6 @@ class ContainerEvents:
         while not self._operation.cancelled:
             try:
                 with governing(self._operation):
-                    for sandbox in self._records.sandboxes():
-                        self._known[sandbox.pod.uuid] = sandbox
                     for event in self._client.events(since, follow=True, subject=("pod", "app")):
                         since = event.seq
                         self._tell(event)
@@ -145,14 +149,16 @@ class ContainerEvents:
         kinds = _PODS.get(event.kind, ()) if event.subject == "pod" else (_APPS[event.kind],)
         if not kinds or event.id is None:
             return
-        sandbox = self._sandbox(event.id)
-        if sandbox is None:
-            return
-        if (event.subject, event.kind) == ("pod", "removed"):
-            self._known.pop(event.id, None)
         with self._lock:
             queues = list(self._queues)
-        if not queues:
+            if not queues:
+                self._known.clear()
+                return
+        if (event.subject, event.kind) == ("pod", "removed"):
+            sandbox = self._known.pop(event.id, None)
+        else:
+            sandbox = self._sandbox(event.id)
+        if sandbox is None:
             return
         for kind in kinds:
             message = _message(event, kind, sandbox)
@@ -165,9 +171,14 @@ class ContainerEvents:
             found = sandbox_of(self._client.pod(uuid))
         except PodNotFoundError:
             return self._known.get(uuid)
-        if found is not None:
-            self._known[uuid] = found
+        if found is None or self._is_unborn(found):
+            return None
+        self._known[uuid] = found
         return found
+
+    def _is_unborn(self, sandbox: Sandbox) -> bool:
+        """Whether RunPodSandbox makes it: if that fails, it has never existed for callers."""
+        return self._records.is_being_made(sandbox.id) and not sandbox.ready
 
 
 def _answers(queue: Queue) -> Iterator[cri.ContainerEventResponse]:

@@ -1,12 +1,13 @@
-"""The decision on each field of the request messages: honoured, ignored for a reason, or refused by name.
+"""The decision on each field of requests: honoured within limits, ignored for a reason, or refused by name.
 
 A test goes through all fields of the requests by reflection, so that none is without a decision.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from kurma_cri import limits
 from kurma_cri.rpc import invalid
 
 if TYPE_CHECKING:
@@ -18,6 +19,10 @@ REFUSED = "refused"
 WINDOWS = "for Windows nodes"
 #: A sandbox has no process and no root file system of its own.
 NO_PROCESS = "of a process that a sandbox does not have"
+#: The call itself is refused.
+NO_CALL = "of a call that is not implemented"
+#: Statuses have it, and kubelet may send it back.
+OF_STATUSES = "of statuses"
 
 #: By ``Message.field``. A message whose field is honoured has its own fields here, too.
 DECISIONS: dict[str, str] = {
@@ -127,7 +132,7 @@ DECISIONS: dict[str, str] = {
     "ImageSpec.annotations": HONOURED,
     "ImageSpec.user_specified_image": HONOURED,
     "ImageSpec.runtime_handler": HONOURED,
-    "ImageSpec.image_ref": REFUSED,
+    "ImageSpec.image_ref": OF_STATUSES,
     "KeyValue.key": HONOURED,
     "KeyValue.value": HONOURED,
     "Mount.container_path": HONOURED,
@@ -216,18 +221,18 @@ DECISIONS: dict[str, str] = {
     "RuntimeConfig.network_config": HONOURED,
     "NetworkConfig.pod_cidr": HONOURED,
     "StatusRequest.verbose": HONOURED,
-    "CheckpointContainerRequest.container_id": REFUSED,
-    "CheckpointContainerRequest.location": REFUSED,
-    "CheckpointContainerRequest.timeout": REFUSED,
-    "CheckpointPodRequest.pod_sandbox_id": REFUSED,
-    "CheckpointPodRequest.output_path": REFUSED,
-    "CheckpointPodRequest.container_ids": REFUSED,
-    "CheckpointPodRequest.options": REFUSED,
-    "RestorePodRequest.checkpoint_path": REFUSED,
-    "RestorePodRequest.config": REFUSED,
-    "RestorePodRequest.runtime_handler": REFUSED,
-    "RestorePodRequest.options": REFUSED,
-    "RestorePodRequest.container_configs": REFUSED,
+    "CheckpointContainerRequest.container_id": NO_CALL,
+    "CheckpointContainerRequest.location": NO_CALL,
+    "CheckpointContainerRequest.timeout": NO_CALL,
+    "CheckpointPodRequest.pod_sandbox_id": NO_CALL,
+    "CheckpointPodRequest.output_path": NO_CALL,
+    "CheckpointPodRequest.container_ids": NO_CALL,
+    "CheckpointPodRequest.options": NO_CALL,
+    "RestorePodRequest.checkpoint_path": NO_CALL,
+    "RestorePodRequest.config": NO_CALL,
+    "RestorePodRequest.runtime_handler": NO_CALL,
+    "RestorePodRequest.options": NO_CALL,
+    "RestorePodRequest.container_configs": NO_CALL,
     "UpdatePodSandboxResourcesRequest.pod_sandbox_id": HONOURED,
     "UpdatePodSandboxResourcesRequest.overhead": HONOURED,
     "UpdatePodSandboxResourcesRequest.resources": HONOURED,
@@ -249,22 +254,32 @@ DECISIONS: dict[str, str] = {
 }
 
 
-def refuse_undone(message: Message, path: str = "") -> None:
-    """Refuses a request with a field that is set and not honoured.
+def check_request(message: Message, path: str = "") -> None:
+    """Refuses a request with a field that is set and not honoured, or whose value is beyond the limits.
 
     :raises RpcError: INVALID_ARGUMENT, with the path of the field.
     """
-    kind = message.DESCRIPTOR.full_name.rpartition(".")[2]
+    kind = message.DESCRIPTOR.name
     for field, value in message.ListFields():
-        where = f"{path}.{field.name}" if path else field.name
-        decision = DECISIONS.get(f"{kind}.{field.name}", REFUSED)
+        name, where = f"{kind}.{field.name}", f"{path}.{field.name}" if path else field.name
+        decision = DECISIONS.get(name, REFUSED)
         if decision == REFUSED:
             raise invalid(f"{where} is not supported")
-        if decision != HONOURED or field.message_type is None or field.message_type.GetOptions().map_entry:
+        if decision != HONOURED:
             continue
-        for one in _values(field, value):
-            refuse_undone(one, where)
-
-
-def _values(field: Any, value: Any) -> Any:
-    return value if field.is_repeated else (value,)
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            limits.check_map(field.name, where, value)
+            continue
+        if name == "CreateContainerRequest.config":
+            limits.check_container(value.ByteSize())
+        if field.is_repeated:
+            limits.check_list(where, value)
+        for one in value if field.is_repeated else (value,):
+            if field.message_type is not None:
+                check_request(one, where)
+            elif field.enum_type is not None:
+                limits.check_enum(where, one, field.enum_type.values_by_number)
+            elif isinstance(one, str | bytes):
+                limits.check_text(name, where, one)
+            elif not isinstance(one, bool):
+                limits.check_number(name, where, one)

@@ -25,7 +25,7 @@ from kurma_core.errors import (
 )
 from kurma_core.models.image import FetchCredentials
 from kurma_cri import references
-from kurma_cri.images import Images, NodeImage
+from kurma_cri.images import Images, NodeImage, images_in_use
 from kurma_cri.proto import runtime_pb2 as cri
 from kurma_cri.proto import runtime_pb2_grpc as services
 from kurma_cri.rpc import RpcError, failed_precondition, invalid, text_of
@@ -98,7 +98,8 @@ class ImageService(services.ImageServiceServicer):
     def RemoveImage(self, request: cri.RemoveImageRequest, context: Context) -> cri.RemoveImageResponse:
         found = self._images.find(self._named(request.image))
         if found is not None:
-            users = self._other_pods(found)
+            others = images_in_use(self._client, outside=True)
+            users = [others[record.id] for record in found.records if record.id in others]
             if users:
                 raise failed_precondition(f"image {request.image.image} is used by pod {users[0]}")
             for record in found.records:
@@ -128,18 +129,9 @@ class ImageService(services.ImageServiceServicer):
             raise invalid(f"there is no runtime handler {spec.runtime_handler!r}: kurma.yml has {known}")
         return str(spec.image)
 
-    def _other_pods(self, image: NodeImage) -> list[str]:
-        """Names of the pods outside of Kubernetes that use an image."""
-        own = {record.id for record in image.records}
-        return [
-            pod.name
-            for pod in self._client.summaries()
-            if pod.manager != MANAGER and not own.isdisjoint(pod.images.values())
-        ]
-
     def _sweep(self) -> None:
         """Removes the images that kubelet has removed before, and that no container runs any more."""
-        used = {image for pod in self._client.summaries() for image in pod.images.values()}
+        used = images_in_use(self._client)
         for listed in self._client.images_list().images:
             if listed.record.released and listed.record.id not in used:
                 with contextlib.suppress(ImageError):

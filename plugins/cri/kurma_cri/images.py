@@ -95,7 +95,7 @@ class Images:
         self._client = client
         #: By ID of Kurma's: an image never changes.
         self._facts: dict[str, ImageFacts] = {}
-        #: By ID of the node's, as they were last listed.
+        #: By ID, the node's or the store's, as they were last listed.
         self._run: dict[str, RunImage] = {}
 
     def all(self) -> list[NodeImage]:
@@ -118,13 +118,14 @@ class Images:
                 continue  # it was removed meanwhile
         found = [self._image(id, group, newest, others) for id, group in groups.items()]
         self._run = {
-            image.id: RunImage(
+            id: RunImage(
                 image.id,
                 (image.digests or (image.id,))[0],
                 image.records[0].id,
                 enum_name(image.facts.config.get("StopSignal", "")),
             )
             for image in found
+            for id in (image.id, *(record.id for record in image.records))
         }
         return sorted(found, key=lambda one: (one.tags or one.digests or (one.id,))[0])
 
@@ -198,10 +199,21 @@ def _by_id(images: Iterable[NodeImage], digits: str) -> NodeImage | None:
 
 
 def _used_by_others(client: Api) -> frozenset[str]:
-    """IDs of the images that pods of others than kubelet name."""
-    return frozenset(
-        image for pod in client.summaries() if pod.manager != MANAGER for image in pod.images.values()
-    )
+    """IDs of the images that pods of others than kubelet run or mount."""
+    return frozenset(images_in_use(client, outside=True))
+
+
+def images_in_use(client: Api, *, outside: bool = False) -> dict[str, str]:
+    """The images that pods run or mount: by their IDs, the name of a pod.
+
+    :param outside: only pods of others than kubelet.
+    """
+    return {
+        image: pod.name
+        for pod in client.summaries()
+        if not outside or pod.manager != MANAGER
+        for image in (*pod.images.values(), *pod.volume_images)
+    }
 
 
 def _names(record: ImageRecord) -> list[tuple[Provenance, references.Reference]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import KurmaError, StagerError
+from kurma_core.linux.mounts import ATTR_RDONLY, set_attributes
 from kurma_cri.proto import runtime_pb2 as cri
 from kurma_cri.rpc import RpcError, invalid
 
@@ -30,6 +32,16 @@ _PREFIX = "mount-"
 _SELINUX = "/sys/fs/selinux/enforce"
 
 
+def kernel_sets_attributes() -> bool:
+    """Whether the kernel changes mounts with all mounts below them, and maps owners of mounts: since Linux 5.12,
+    and where no filter of a container around kurmad forbids it."""
+    try:
+        set_attributes(-1, ATTR_RDONLY)
+    except OSError as error:
+        return error.errno == errno.EBADF
+    return True
+
+
 def with_image_ids(images: Images, config: cri.ContainerConfig) -> tuple[cri.ContainerConfig, dict[str, str]]:
     """The configuration with the IDs of the images that are mounted, and the images in Kurma's store by these IDs.
 
@@ -48,18 +60,27 @@ def with_image_ids(images: Images, config: cri.ContainerConfig) -> tuple[cri.Con
                 raise
             except RpcError as error:
                 raise RpcError(error.code, f"{IMAGE_FAILED}: {error.message}") from None
-            mount.image.image = image.id
+            mount.image.image, mount.image.image_ref = image.id, image.reference
             locators[image.id] = image.locator
     return found, locators
 
 
-def app_mounts(sandbox: Sandbox, config: cri.ContainerConfig, images: Mapping[str, str]) -> list[Json]:
+def app_mounts(
+    sandbox: Sandbox, config: cri.ContainerConfig, images: Mapping[str, str], *, foreign: bool = False
+) -> list[Json]:
     """The mounts of the app, each with a volume of its own.
 
     :param images: as from :func:`with_image_ids`.
+    :param foreign: the stager decides whether a read-only mount covers the mounts below it.
     :raises RpcError: one is malformed, or asks for something that this runtime does not do.
     """
-    return [_mount(f"{_PREFIX}{number}", mount, sandbox, images) for number, mount in enumerate(config.mounts)]
+    found = []
+    for number, mount in enumerate(config.mounts):
+        one = _mount(f"{_PREFIX}{number}", mount, sandbox, images)
+        if foreign and not mount.recursive_read_only:
+            one["appVolume"].pop("kurma.io/recursive-read-only", None)
+        found.append(one)
+    return found
 
 
 def grants(config: cri.ContainerConfig) -> tuple[str, ...]:
@@ -127,6 +148,8 @@ def _host(mount: cri.Mount, sandbox: Sandbox) -> dict[str, Json]:
         if not mount.readonly or mount.propagation != cri.PROPAGATION_PRIVATE:
             needs = "propagation private" if mount.readonly else "readonly"
             raise invalid(f"{RRO_UNSUPPORTED}: {where}: recursive_read_only needs {needs}")
+        if not kernel_sets_attributes():
+            raise invalid(f"{RRO_UNSUPPORTED}: {where}: recursive_read_only needs Linux 5.12 or later")
         volume["kurma.io/recursive-read-only"] = True
     elif mount.readonly:
         volume["kurma.io/recursive-read-only"] = False

@@ -22,6 +22,16 @@ _POD_OR_NODE = (cri.POD, cri.NODE)
 _NAMESPACED = ("kernel.shm", "kernel.msg", "fs.mqueue.", "net.")
 _SEMAPHORES = "kernel.sem"
 _HOST_PIDS = ("os/linux/namespaces=pid",)
+_MOST_USERNS = "/proc/sys/user/max_user_namespaces"
+
+
+def kernel_has_user_namespaces() -> bool:
+    """Whether the kernel has user namespaces, and allows any."""
+    try:
+        with open(_MOST_USERNS) as file:
+            return file.read().strip() != "0"
+    except OSError:
+        return False
 
 
 @frozen
@@ -99,9 +109,10 @@ def _userns(options: cri.NamespaceOption) -> str | None:
     return f"{uids.host_id}:{uids.length}"
 
 
-def container_pid(sandbox: Sandbox, options: cri.NamespaceOption) -> dict[str, str]:
+def container_pid(sandbox: Sandbox, options: cri.NamespaceOption, *, foreign: bool = False) -> dict[str, str]:
     """The annotations for the PID namespace of a container.
 
+    :param foreign: the stager decides which PID namespace an app gets: kubelet asks for one per container always.
     :raises RpcError: a namespace is not that of the sandbox; the target does not run.
     """
     _check_shared(sandbox, options)
@@ -109,7 +120,7 @@ def container_pid(sandbox: Sandbox, options: cri.NamespaceOption) -> dict[str, s
         raise invalid(f"namespace_options: pid: {options.pid} is not a mode")
     word = PID_POD
     if options.pid == cri.CONTAINER:
-        word = PID_OWN
+        word = PID_POD if foreign else PID_OWN
     elif options.pid == cri.TARGET:
         word = f"{PID_OF_APP}{_target(sandbox, options.target_id)}"
     elif options.pid == cri.NODE and _options_of(sandbox).pid != cri.NODE:

@@ -6,18 +6,20 @@ of the app hold the configuration that kubelet gave.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf import json_format
 
 from kurma_core.errors import PodNotFoundError
+from kurma_core.models.pod import LOG_DIRECTORY
 from kurma_core.value import field, frozen
 from kurma_cri.proto import runtime_pb2 as cri
 from kurma_cri.rpc import invalid, not_found
@@ -27,8 +29,12 @@ if TYPE_CHECKING:
     from kurma_core.models.pod import AppStatus, PodRecord
 
 Json = Any
+#: Namespace, name, UID and attempt of a sandbox.
+Metadata = tuple[str, str, str, int]
 #: Annotations of the pod and of an app: JSON objects.
 SANDBOX, CONTAINER = "kurma.io/cri/sandbox", "kurma.io/cri/container"
+#: Annotation of the pod: its resources since kubelet changed them, a ``LinuxPodSandboxConfig`` in JSON.
+SANDBOX_RESOURCES = "kurma.io/cri/resources"
 #: States of a pod that has not ended.
 LIVE = ("starting", "running", "stopping")
 _NAME = "k8s-"
@@ -95,11 +101,6 @@ def _namespaces() -> int:
     return os.stat("/proc/self/ns/net").st_dev
 
 
-def new_id() -> str:
-    """A new ID of a sandbox or container."""
-    return secrets.token_hex(_ID_LENGTH // 2)
-
-
 def pod_name(sandbox: str) -> str:
     """The name of a sandbox's pod."""
     return _NAME + sandbox
@@ -108,27 +109,64 @@ def pod_name(sandbox: str) -> str:
 class Records:
     """Finds sandboxes and containers. Safe to use from several threads.
 
-    :param client: has the pods.
+    :param client: has the pods. :param clock: the time in nanoseconds since 1970.
     """
 
-    def __init__(self, client: Api) -> None:
+    def __init__(self, client: Api, clock: Callable[[], int] = time.time_ns) -> None:
         self._client = client
+        self._clock = clock
         self._lock = threading.Lock()
-        #: The pod of each container that was seen.
+        self._making: set[str] = set()
+        #: The sandbox of each container that was seen.
         self._pods: dict[str, str] = {}
+        #: The IDs of the sandboxes that were seen, by their metadata.
+        self._named: dict[Metadata, set[str]] = {}
+        #: Whether all sandboxes were seen.
+        self._complete = False
         #: The sandboxes of the last listing by their pods' UUIDs, with their containers.
         self._listed: dict[str, tuple[Sandbox, tuple[Container, ...]]] = {}
-        self._last_time = 0
+        #: The last time of creation, of this process or of an earlier one. None: the records were not read yet.
+        self._last_time: int | None = None
 
     def now(self) -> int:
         """A time of creation: it rises strictly, also where the clock is set back."""
+        latest = 0
+        if self._last_time is None:
+            for sandbox, containers in self._all():
+                latest = max(latest, sandbox.created_at, *(one.created_at for one in containers))
         with self._lock:
-            self._last_time = max(time.time_ns(), self._last_time + 1)
+            self._last_time = max(self._clock(), latest + 1, (self._last_time or 0) + 1)
             return self._last_time
+
+    @contextlib.contextmanager
+    def making(self, apart: Callable[[str], object] | None = None) -> Iterator[str]:
+        """Makes an ID. The sandbox or container of it is neither listed nor found until the block has ended.
+
+        :param apart: no other sandbox that :meth:`named` knows has an ID with the same value of this function.
+        """
+        with self._lock:
+            id = secrets.token_hex(_ID_LENGTH // 2)
+            if apart is not None:
+                taken = {apart(one) for ids in (self._making, *self._named.values()) for one in ids}
+                while apart(id) in taken:
+                    id = secrets.token_hex(_ID_LENGTH // 2)
+            self._making.add(id)
+        try:
+            yield id
+        finally:
+            with self._lock:
+                self._making.discard(id)
+
+    def is_being_made(self, id: str) -> bool:
+        return id in self._making
 
     def sandboxes(self) -> list[Sandbox]:
         """All sandboxes, the oldest first."""
-        return [sandbox for sandbox, _ in self._all()]
+        return [sandbox for sandbox, _ in self._all() if sandbox.id not in self._making]
+
+    def containers_of(self, sandbox: Sandbox) -> list[Container]:
+        """The containers of a sandbox, in order of their creation."""
+        return [container for container in containers_of(sandbox) if container.id not in self._making]
 
     def _all(self) -> list[tuple[Sandbox, tuple[Container, ...]]]:
         """All sandboxes with their containers. kurmad answers the same record for an unchanged pod: then these are
@@ -151,13 +189,50 @@ class Records:
     def _saw(self, sandboxes: list[Sandbox]) -> None:
         with self._lock:
             for sandbox in sandboxes:
-                self._last_time = max(self._last_time, sandbox.created_at)
+                self._named.setdefault(metadata_of(sandbox.config), set()).add(sandbox.id)
                 for app in sandbox.pod.apps:
                     self._pods[app.name] = sandbox.id
 
     def containers(self) -> list[Container]:
         """All containers, in order of their sandboxes."""
-        return [container for _, containers in self._all() for container in containers]
+        return [
+            container
+            for sandbox, containers in self._all()
+            if sandbox.id not in self._making
+            for container in containers
+            if container.id not in self._making
+        ]
+
+    def named(self, config: cri.PodSandboxConfig) -> list[Sandbox]:
+        """The sandboxes with the metadata of a configuration. Only this service makes sandboxes, and tells
+        :meth:`made`: so all are listed only once."""
+        if not self._complete:
+            self.sandboxes()
+            self._complete = True
+        with self._lock:
+            ids = sorted(self._named.get(metadata_of(config), ()))
+        found = []
+        for id in ids:
+            sandbox = self._of_pod(id)
+            if sandbox is None:
+                self.forget_sandbox(id, config)
+            else:
+                found.append(sandbox)
+        return found
+
+    def made(self, id: str, config: cri.PodSandboxConfig) -> None:
+        """This service has made a sandbox."""
+        with self._lock:
+            self._named.setdefault(metadata_of(config), set()).add(id)
+
+    def added(self, container: str, sandbox: Sandbox) -> None:
+        """This service has added a container to a sandbox."""
+        with self._lock:
+            self._pods[container] = sandbox.id
+
+    def id_of(self, reference: str) -> str:
+        """The ID of a sandbox; a whole one is not looked up. See :meth:`sandbox`."""
+        return reference if len(reference) == _ID_LENGTH else self.sandbox(reference).id
 
     def sandbox(self, reference: str) -> Sandbox:
         """:param reference: the ID, or an unambiguous beginning of it.
@@ -179,6 +254,8 @@ class Records:
         raise not_found(f"there is no pod sandbox {reference}")
 
     def _of_pod(self, sandbox: str) -> Sandbox | None:
+        if sandbox in self._making:
+            return None
         try:
             found = sandbox_of(self._client.pod(pod_name(sandbox)))
         except PodNotFoundError:
@@ -198,7 +275,7 @@ class Records:
             sandbox = self._pods.get(reference)
         if sandbox is not None:
             found = self._of_pod(sandbox)
-            for container in containers_of(found) if found is not None else ():
+            for container in self.containers_of(found) if found is not None else ():
                 if container.id == reference:
                     return container
         several = [one for one in self.containers() if one.id.startswith(reference)]
@@ -213,6 +290,21 @@ class Records:
         with self._lock:
             self._pods.pop(container, None)
 
+    def forget_sandbox(self, id: str, config: cri.PodSandboxConfig) -> None:
+        """The sandbox was removed. :param config: its configuration."""
+        metadata = metadata_of(config)
+        with self._lock:
+            ids = self._named.get(metadata, set())
+            ids.discard(id)
+            if not ids:
+                self._named.pop(metadata, None)
+
+
+def metadata_of(config: cri.PodSandboxConfig) -> Metadata:
+    """The metadata of a sandbox, as a key."""
+    metadata = config.metadata
+    return (metadata.namespace, metadata.name, metadata.uid, metadata.attempt)
+
 
 def sandbox_of(pod: PodRecord) -> Sandbox | None:
     """The sandbox that a pod is; None: it is another pod."""
@@ -221,11 +313,24 @@ def sandbox_of(pod: PodRecord) -> Sandbox | None:
         return None
     kept = json.loads(text)
     config = _sandbox_config(json.dumps(kept["config"]))
+    changed = _annotation(pod.manifest.get("annotations", ()), SANDBOX_RESOURCES)
+    if changed is not None:
+        given, config = config, cri.PodSandboxConfig()
+        config.CopyFrom(given)
+        set_resources(config.linux, json_format.Parse(changed, cri.LinuxPodSandboxConfig()))
     return Sandbox(kept["id"], pod, config, kept["handler"], kept["createdAt"])
 
 
+def set_resources(linux: cri.LinuxPodSandboxConfig, changed: Any) -> None:
+    """:param changed: a message with ``overhead`` and ``resources``; one that is not set stays as it is."""
+    if changed.HasField("overhead"):
+        linux.overhead.CopyFrom(changed.overhead)
+    if changed.HasField("resources"):
+        linux.resources.CopyFrom(changed.resources)
+
+
 def containers_of(sandbox: Sandbox) -> Iterator[Container]:
-    """The containers of a sandbox, in order of their creation."""
+    """All containers of a sandbox, in order of their creation; unfinished ones, too."""
     statuses = {app.name: app for app in sandbox.pod.apps}
     for app in sandbox.pod.manifest.get("apps", ()):
         text = _annotation(app.get("annotations", ()), CONTAINER)
@@ -237,9 +342,21 @@ def containers_of(sandbox: Sandbox) -> Iterator[Container]:
         yield Container(app["name"], sandbox, status, config, kept["imageId"], kept["imageRef"], kept["createdAt"])
 
 
+def log_directory(sandbox: Sandbox) -> str:
+    """The directory of its containers' logs; empty: it has none, or its stager writes none."""
+    return _annotation(sandbox.pod.manifest.get("annotations", ()), LOG_DIRECTORY) or ""
+
+
 def sandbox_annotation(id: str, config: cri.PodSandboxConfig, handler: str, created_at: int) -> str:
     """The text of the annotation :data:`SANDBOX`."""
     return _compact({"id": id, "handler": handler, "createdAt": created_at, "config": _to_json(config)})
+
+
+def resources_annotation(linux: cri.LinuxPodSandboxConfig) -> str:
+    """The text of the annotation :data:`SANDBOX_RESOURCES`."""
+    kept = cri.LinuxPodSandboxConfig()
+    set_resources(kept, linux)
+    return _compact(_to_json(kept))
 
 
 def container_annotation(config: cri.ContainerConfig, image_id: str, image_ref: str, created_at: int) -> str:

@@ -3,9 +3,10 @@ changes it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+from kurma_core.linux.cgroups import Layout
 from kurma_cri.proto import runtime_pb2 as cri
 from kurma_cri.rpc import invalid
 
@@ -26,6 +27,58 @@ _KEYS = {
     "cpuset_cpus": "cpusetCpus",
     "cpuset_mems": "cpusetMems",
 }
+#: The controllers of cgroups that fields need. Kubelet sends a limit of 0 for each size of huge pages.
+_CONTROLLERS = {
+    "cpu": ("cpu_period", "cpu_quota", "cpu_shares"),
+    "memory": ("memory_limit_in_bytes", "memory_swap_limit_in_bytes"),
+    "cpuset": ("cpuset_cpus", "cpuset_mems"),
+}
+
+_LIMITS = ("cpu_quota", *_CONTROLLERS["memory"], *_CONTROLLERS["cpuset"])
+#: Files of cgroup v2 with the values that kubelet sets for all containers.
+_USUAL = {("memory.oom.group", "1"), ("memory.swap.max", "0")}
+
+
+def check(resources: cri.LinuxContainerResources, *, foreign: bool) -> None:
+    """:raises RpcError: the host, or the stager, cannot apply a field."""
+    if foreign:
+        check_foreign(resources)
+    else:
+        check_host(resources, Layout.of_host().versions())
+
+
+def check_host(resources: cri.LinuxContainerResources, controllers: Collection[str]) -> None:
+    """:param controllers: the host's controllers of cgroups.
+    :raises RpcError: it has none for a field, which would then have no effect.
+    """
+    wanted = [
+        (name, controller)
+        for controller, names in _CONTROLLERS.items()
+        for name in names
+        if getattr(resources, name)
+    ]
+    if any(one.limit for one in resources.hugepage_limits):
+        wanted.append(("hugepage_limits", "hugetlb"))
+    wanted += [(f"unified: {file}", file.partition(".")[0]) for file in resources.unified]
+    for name, controller in wanted:
+        if controller not in controllers:
+            raise invalid(f"resources.{name}: this host has no cgroup controller {controller}")
+
+
+def check_foreign(resources: cri.LinuxContainerResources) -> None:
+    """Checks resources for a stager that applies none. Kubelet gives every container a share of CPU time, an OOM
+    score and no swap: they have no effect there.
+
+    :raises RpcError: a limit is set.
+    """
+    for name in _LIMITS:
+        if getattr(resources, name):
+            raise invalid(f"resources.{name}: the stager of this runtime handler applies no limits")
+    for file, text in resources.unified.items():
+        if (file, text) not in _USUAL:
+            raise invalid(f"resources.unified: {file}: the stager of this runtime handler applies no limits")
+    if any(one.limit for one in resources.hugepage_limits):
+        raise invalid("resources.hugepage_limits: the stager of this runtime handler applies no limits")
 
 
 def to_isolator(resources: cri.LinuxContainerResources) -> dict[str, Json]:
@@ -44,14 +97,15 @@ def to_isolator(resources: cri.LinuxContainerResources) -> dict[str, Json]:
     return found
 
 
-def isolators(resources: cri.LinuxContainerResources) -> list[tuple[str, Json]]:
+def isolators(resources: cri.LinuxContainerResources, *, foreign: bool = False) -> list[tuple[str, Json]]:
     """The isolators of a new container.
 
-    :raises RpcError: a number is out of the kernel's range.
+    :param foreign: the stager applies none.
+    :raises RpcError: the host, or the stager, cannot apply a field.
     """
-    for name in ("cpu_period", "cpu_shares"):
-        if getattr(resources, name) < 0:
-            raise invalid(f"{name}: {getattr(resources, name)} is less than 0")
+    check(resources, foreign=foreign)
+    if foreign:
+        return []
     value = to_isolator(resources)
     return [NO_PIDS_LIMIT, *([(RESOURCES, value)] if value else [])]
 

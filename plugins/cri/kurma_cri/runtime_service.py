@@ -12,13 +12,16 @@ import grpc
 from kurma_cri.containers import Containers
 from kurma_cri.events import ContainerEvents
 from kurma_cri.metrics import descriptors, metrics
+from kurma_cri.mounts import kernel_sets_attributes
+from kurma_cri.namespaces import kernel_has_user_namespaces
 from kurma_cri.network import network_condition
 from kurma_cri.proto import runtime_pb2 as cri
 from kurma_cri.proto import runtime_pb2_grpc as services
-from kurma_cri.records import Records, containers_of
+from kurma_cri.records import Records
 from kurma_cri.resources import to_isolator
-from kurma_cri.rpc import RpcError, invalid
+from kurma_cri.rpc import RpcError
 from kurma_cri.sandboxes import Sandboxes
+from kurma_cri.stagers import Stagers
 from kurma_cri.stats import Stats
 from kurma_cri.statuses import container_status, sandbox_status
 from kurma_cri.stream_urls import StreamUrls
@@ -43,10 +46,9 @@ class RuntimeService(services.RuntimeServiceServicer):
         self._client = client
         self._log = log
         self._records = Records(client)
-        #: Features by stager; None: the default one. Kubelet asks every few seconds.
-        self._stagers: dict[str | None, Any] = {}
-        self._sandboxes = Sandboxes(options, client, self._records)
-        self._containers = Containers(client, self._records, self._sandboxes)
+        self._stagers = Stagers(client)
+        self._sandboxes = Sandboxes(options, client, self._records, self._stagers)
+        self._containers = Containers(client, self._records, self._sandboxes, self._stagers)
         self._stats = Stats(client, self._records)
         self._events = ContainerEvents(client, self._records, log)
         self._streaming = StreamingServer(options.stream_address, options.stream_port, ClientBackend(client), log)
@@ -60,6 +62,7 @@ class RuntimeService(services.RuntimeServiceServicer):
     def __exit__(self, *_: object) -> None:
         self._events.stop()
         self._streaming.stop()
+        self._sandboxes.close()
 
     # -- the runtime --
 
@@ -89,19 +92,15 @@ class RuntimeService(services.RuntimeServiceServicer):
         return answer
 
     def _features(self, stager: str | None) -> cri.RuntimeHandlerFeatures:
-        """The features of a runtime handler with this stager; None: the default one."""
-        if not self._stagers:
-            found: dict[str | None, Any] = {}
-            for one in self._client.stagers():
-                found[one.name] = one.features
-                if one.default:
-                    found[None] = one.features
-            self._stagers = found
-        features = self._stagers.get(stager, ())
+        """The features of a runtime handler: what its stager and the kernel can do.
+
+        :param stager: None: the default one.
+        """
+        features = self._stagers.features(stager) if kernel_sets_attributes() else frozenset()
         return cri.RuntimeHandlerFeatures(
             recursive_read_only_mounts="volume_kinds" in features,
             # Kubelet then wants volumes with mapped owners, too.
-            user_namespaces={"user_namespaces", "volume_kinds"} <= set(features),
+            user_namespaces={"user_namespaces", "volume_kinds"} <= features and kernel_has_user_namespaces(),
         )
 
     def RuntimeConfig(self, request: cri.RuntimeConfigRequest, context: Context) -> cri.RuntimeConfigResponse:
@@ -136,7 +135,7 @@ class RuntimeService(services.RuntimeServiceServicer):
         sandbox = self._records.sandbox(request.pod_sandbox_id)
         answer = cri.PodSandboxStatusResponse(
             status=sandbox_status(sandbox),
-            containers_statuses=[container_status(one) for one in containers_of(sandbox)],
+            containers_statuses=[container_status(one) for one in self._records.containers_of(sandbox)],
             timestamp=timestamp,
         )
         if request.verbose:
@@ -200,8 +199,6 @@ class RuntimeService(services.RuntimeServiceServicer):
     def UpdateContainerResources(
         self, request: cri.UpdateContainerResourcesRequest, context: Context
     ) -> cri.UpdateContainerResourcesResponse:
-        if request.annotations:
-            raise invalid("annotations of an update are not supported")
         self._containers.update(request.container_id, request.linux)
         return cri.UpdateContainerResourcesResponse()
 

@@ -10,7 +10,6 @@ from kurma_core.api.pods import DnsRequest, PodRequest
 from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.models.pod import LOG_DIRECTORY
 from kurma_core.value import replace
-from kurma_cri.fields import refuse_undone
 from kurma_cri.namespaces import sandbox_namespaces
 from kurma_cri.network import network_request
 from kurma_cri.proto import runtime_pb2 as cri
@@ -25,7 +24,6 @@ Json = Any
 #: The program that manages sandboxes and images, as Kurma's listings and refusals name it.
 MANAGER = "kubelet"
 MANAGER_ANNOTATION, DISPLAY_NAME = "kurma.io/manager", "kurma.io/display-name"
-#: Most characters of a host name that Kurma makes.
 #: Most characters of a host name in the kernel.
 _HOST_NAME = 64
 #: Most characters of a display name.
@@ -35,10 +33,16 @@ _PROTOCOLS = {cri.TCP: "tcp", cri.UDP: "udp", cri.SCTP: "sctp"}
 
 
 def sandbox_request(
-    id: str, config: cri.PodSandboxConfig, handler: Handler, created_at: int, options: Options
+    id: str,
+    config: cri.PodSandboxConfig,
+    handler: Handler,
+    created_at: int,
+    options: Options,
+    *,
+    foreign: bool = False,
 ) -> PodRequest:
-    """:raises RpcError: the configuration is wrong, or asks for something that this runtime does not do."""
-    refuse_undone(config)
+    """:param foreign: the stager writes no logs of containers.
+    :raises RpcError: the configuration is wrong, or asks for something that this runtime does not do."""
     meta = config.metadata
     if not meta.name or not meta.namespace or not meta.uid:
         raise invalid("metadata needs name, namespace and uid")
@@ -53,7 +57,8 @@ def sandbox_request(
     if config.log_directory:
         if not config.log_directory.startswith("/"):
             raise invalid(f"log_directory {config.log_directory!r} must be an absolute path")
-        annotations[LOG_DIRECTORY] = config.log_directory
+        if not foreign:
+            annotations[LOG_DIRECTORY] = config.log_directory
     own = sandbox_namespaces(config.linux, handler.userns)
     annotations.update(own.annotations)
     pod: dict[str, Json] = {
@@ -107,17 +112,14 @@ def _dns(config: cri.PodSandboxConfig) -> DnsRequest | None:
 def _ports(config: cri.PodSandboxConfig) -> tuple[PortMapping, ...]:
     found = []
     for port in config.port_mappings:
-        if port.host_port == 0:
-            continue
-        for what, number in (("host_port", port.host_port), ("container_port", port.container_port)):
-            if not 0 < number < 65536:
-                raise invalid(f"port_mappings: {what} {number} is not a port")
         try:
             ipaddress.ip_address(port.host_ip or "0.0.0.0")  # noqa: S104 - nothing listens
         except ValueError:
             raise invalid(f"port_mappings: host_ip {port.host_ip!r} is not an IP address") from None
-        protocol = _PROTOCOLS.get(port.protocol)
-        if protocol is None:
-            raise invalid(f"port_mappings: {port.protocol} is not a protocol")
+        if port.host_port == 0:
+            continue
+        if port.container_port == 0:
+            raise invalid("port_mappings: container_port is missing")
+        protocol = _PROTOCOLS[port.protocol]
         found.append(PortMapping(port.host_port, port.container_port, protocol, port.host_ip))
     return tuple(found)

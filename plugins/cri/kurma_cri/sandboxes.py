@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -10,27 +11,43 @@ from typing import TYPE_CHECKING
 from kurma_core.cancellation import Cancellation, current, governing
 from kurma_core.errors import KurmaError, PodNotFoundError
 from kurma_cri.proto import runtime_pb2 as cri
-from kurma_cri.records import SANDBOX, Records, Sandbox, new_id, pod_name, sandbox_annotation
+from kurma_cri.records import (
+    SANDBOX_RESOURCES,
+    Records,
+    Sandbox,
+    metadata_of,
+    pod_name,
+    resources_annotation,
+    set_resources,
+)
 from kurma_cri.rpc import RpcError, already_exists, failed_precondition, invalid, is_not_found
 from kurma_cri.sandbox_request import sandbox_request
-from kurma_cri.statuses import chosen, list_item, sandbox_state
+from kurma_cri.security_context import has_selinux, selinux_level
+from kurma_cri.statuses import chosen, list_item
 
 if TYPE_CHECKING:
     from kurma_core.api.operations import Api
     from kurma_cri.options import Handler, Options
+    from kurma_cri.records import Metadata
+    from kurma_cri.stagers import Stagers
 
 
 class Sandboxes:
     """:param client: has the pods. :param records: finds them."""
 
-    def __init__(self, options: Options, client: Api, records: Records) -> None:
+    def __init__(self, options: Options, client: Api, records: Records, stagers: Stagers) -> None:
         self._options = options
         self._client = client
         self._records = records
+        self._stagers = stagers
         self._lock = threading.Condition()
         #: Metadata of the sandboxes that are being made.
-        self._making: set[tuple[str, str, str, int]] = set()
+        self._making: set[Metadata] = set()
         self._updating = threading.Lock()
+        self._mounts = _Mounts()
+
+    def close(self) -> None:
+        self._mounts.close()
 
     def run(self, config: cri.PodSandboxConfig, handler: str) -> str:
         """Makes and starts a sandbox; returns once its network is up. :returns: its ID.
@@ -39,17 +56,21 @@ class Sandboxes:
         :raises KurmaError: it could not be started; nothing of it is left.
         """
         chosen_handler = self.handler(handler)
-        with self._making_alone(config.metadata):
-            for other in self._records.sandboxes():
-                if _key(other.config.metadata) == _key(config.metadata):
-                    self._replace(other)
-            id = new_id()
-            request = sandbox_request(id, config, chosen_handler, self._records.now(), self._options)
-            try:
-                self._client.prepare(request, start=True)
-            except BaseException:
-                self._undo(id)
-                raise
+        with self._making_alone(metadata_of(config)):
+            for other in self._records.named(config):
+                self._replace(other)
+            with self._records.making(selinux_level if has_selinux() else None) as id:
+                foreign = self._stagers.is_foreign(chosen_handler.stager)
+                request = sandbox_request(
+                    id, config, chosen_handler, self._records.now(), self._options, foreign=foreign
+                )
+                try:
+                    self._client.prepare(request, start=True)
+                    current().check()  # a client that has gone never learns its ID
+                except BaseException:
+                    self._undo(id)
+                    raise
+                self._records.made(id, config)
             return id
 
     def handler(self, name: str) -> Handler:
@@ -61,9 +82,9 @@ class Sandboxes:
         return found
 
     @contextlib.contextmanager
-    def _making_alone(self, metadata: cri.PodSandboxMetadata) -> Iterator[None]:
+    def _making_alone(self, key: Metadata) -> Iterator[None]:
         """A second call with the same metadata waits for the first."""
-        key, operation = _key(metadata), current()
+        operation = current()
 
         def wake() -> None:
             with self._lock:
@@ -101,14 +122,11 @@ class Sandboxes:
         """Records the given resources of a sandbox. Kubelet itself writes the files of its cgroup."""
         with self._updating:
             sandbox = self._records.sandbox(request.pod_sandbox_id)
-            config = cri.PodSandboxConfig()
-            config.CopyFrom(sandbox.config)
-            if request.HasField("overhead"):
-                config.linux.overhead.CopyFrom(request.overhead)
-            if request.HasField("resources"):
-                config.linux.resources.CopyFrom(request.resources)
-            text = sandbox_annotation(sandbox.id, config, sandbox.handler, sandbox.created_at)
-            self._client.pod_annotate(sandbox.pod.uuid, set={SANDBOX: text}, managed=True)
+            linux = cri.LinuxPodSandboxConfig()
+            linux.CopyFrom(sandbox.config.linux)
+            set_resources(linux, request)
+            changed = {SANDBOX_RESOURCES: resources_annotation(linux)}
+            self._client.pod_annotate(sandbox.pod.uuid, set=changed, managed=True)
 
     def stop(self, reference: str) -> None:
         """Ends all processes of a sandbox, and gives its network back. Repeatable."""
@@ -126,6 +144,7 @@ class Sandboxes:
             return
         with contextlib.suppress(PodNotFoundError):
             self._client.rm(sandbox.pod.uuid, force=True)
+        self._records.forget_sandbox(sandbox.id, sandbox.config)
         for app in sandbox.pod.apps:
             self._records.forget(app.name)
 
@@ -139,21 +158,48 @@ class Sandboxes:
 
     def list(self, wanted: cri.PodSandboxFilter) -> Iterator[cri.PodSandbox]:
         """The sandboxes that fulfil each condition of the filter."""
+        state = wanted.state.state if wanted.HasField("state") else None
+        id, labels = wanted.id, dict(wanted.label_selector)
+        mounts = self._mounts.changes()
         for sandbox in self._records.sandboxes():
+            item = list_item(sandbox, mounts)
             if (
-                sandbox.id.startswith(wanted.id)
-                and (not wanted.HasField("state") or sandbox_state(sandbox) == wanted.state.state)
-                and chosen(sandbox.config.labels, wanted.label_selector)
+                sandbox.id.startswith(id)
+                and (state is None or item.state == state)
+                and (not labels or chosen(sandbox.config.labels, labels))
             ):
-                yield list_item(sandbox)
+                yield item
 
     def running(self, reference: str) -> Sandbox:
         """:raises RpcError: there is none, or it does not run."""
         sandbox = self._records.sandbox(reference)
-        if not sandbox.ready:
-            raise failed_precondition(f"pod sandbox {sandbox.id} is not ready: its pod is {sandbox.pod.state}")
+        check_ready(sandbox)
         return sandbox
 
 
-def _key(metadata: cri.PodSandboxMetadata) -> tuple[str, str, str, int]:
-    return (metadata.namespace, metadata.name, metadata.uid, metadata.attempt)
+class _Mounts:
+    """Counts the changes of the host's mounts. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._table = open("/proc/self/mountinfo", "rb", 0)  # noqa: SIM115 - until close()
+        # The kernel reports each change once: see poll in proc_pid_mounts(5).
+        self._poll = select.poll()
+        self._poll.register(self._table, select.POLLPRI)
+        self._changes = 0
+
+    def changes(self) -> int:
+        """Their number until now."""
+        with self._lock:
+            if self._poll.poll(0):
+                self._changes += 1
+            return self._changes
+
+    def close(self) -> None:
+        self._table.close()
+
+
+def check_ready(sandbox: Sandbox) -> None:
+    """:raises RpcError: no container can be started in the sandbox."""
+    if not sandbox.ready:
+        raise failed_precondition(f"pod sandbox {sandbox.id} is not ready: its pod is {sandbox.pod.state}")

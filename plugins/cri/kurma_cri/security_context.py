@@ -24,6 +24,7 @@ Isolators = list[tuple[str, Json]]
 GROUP_POLICY = "kurma.io/group-policy"
 _PRIVILEGED, _SECCOMP = "os/linux/privileged", "kurma.io/seccomp-profile"
 _APPARMOR, _SELINUX = "os/linux/apparmor-profile", "os/linux/selinux-context"
+_NO_FILTER = (_SECCOMP, "unconfined")
 _POLICIES = {cri.Merge: "merge", cri.Strict: "strict"}
 #: Devices that every app has, at the same paths.
 _USUAL = frozenset(f"/dev/{name}" for name in ("full", "null", "random", "tty", "urandom", "zero"))
@@ -99,7 +100,7 @@ def isolators(
 
     :param sandbox: the ID of its sandbox. :param pod: the context of its sandbox.
     :param foreign: the stager has protections of its own, and applies no isolators: rkt's stage1. Then kubelet's
-        usual lists of paths are left to it, and so is the filter of a container whose seccomp field is missing.
+        usual lists of paths are left to it, and so is the filter of a container that shall have none.
     :raises RpcError: a field is wrong; the container is privileged, and its sandbox is not.
     """
     security = config.linux.security_context
@@ -110,8 +111,7 @@ def isolators(
         found.append((_PRIVILEGED, True))
     else:
         found += _capabilities(security.capabilities)
-        if not foreign or security.HasField("seccomp") or security.seccomp_profile_path:
-            found += _seccomp(security)
+        found += [one for one in _seccomp(security) if not foreign or one != _NO_FILTER]
         if config.linux.HasField("security_context"):
             # As given: kubelet sends its own lists, and empty ones for an unmasked /proc.
             for name, paths in (
@@ -126,7 +126,7 @@ def isolators(
     options = security.selinux_options if security.HasField("selinux_options") else pod.selinux_options
     label = _selinux(options, sandbox)
     # Other runtimes ignore the options where the kernel has no SELinux, too.
-    if label is not None and os.path.isdir(_SELINUX_PLACE):
+    if label is not None and has_selinux():
         found.append((_SELINUX, label))
     devices = _devices(config.devices)
     if devices:
@@ -198,7 +198,7 @@ def _profile(security: Any, field: str, deprecated: str) -> tuple[int, str] | No
 def _seccomp(security: cri.LinuxContainerSecurityContext) -> Isolators:
     found = _profile(security, "seccomp", "seccomp_profile_path")
     if found is None or found[0] == cri.SecurityProfile.Unconfined:
-        return [(_SECCOMP, "unconfined")]
+        return [_NO_FILTER]
     if found[0] == cri.SecurityProfile.RuntimeDefault:
         return []
     path = found[1].removeprefix(_LOCALHOST)
@@ -231,11 +231,17 @@ def _selinux(options: cri.SELinuxOption, sandbox: str) -> dict[str, str] | None:
         if not all((letter.isascii() and letter.isalnum()) or letter in allowed for letter in text):
             raise invalid(f"selinux_options: {part}: {text!r} is not a word of SELinux")
     parts = {part: given[part] or usual for part, usual in _CONTEXT.items()}
-    return {**parts, "level": given["level"] or _level(sandbox)}
+    return {**parts, "level": given["level"] or selinux_level(sandbox)}
 
 
-def _level(sandbox: str) -> str:
-    """A level with two categories, which the containers of a sandbox share."""
+def has_selinux() -> bool:
+    """Whether the kernel has SELinux."""
+    return os.path.isdir(_SELINUX_PLACE)
+
+
+def selinux_level(sandbox: str) -> str:
+    """A level with two categories, which the containers of a sandbox share. :param sandbox: its ID; different ones
+    may have the same level."""
     number = int.from_bytes(hashlib.sha256(sandbox.encode()).digest()[:8])
     first = number % _CATEGORIES
     second = (first + 1 + number // _CATEGORIES % (_CATEGORIES - 1)) % _CATEGORIES

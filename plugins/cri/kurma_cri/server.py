@@ -13,9 +13,9 @@ import grpc
 
 from kurma_core.cancellation import current
 from kurma_core.errors import HostError
+from kurma_cri.calls import Interceptor
 from kurma_cri.image_service import ImageService
 from kurma_cri.proto import runtime_pb2_grpc as services
-from kurma_cri.rpc import Interceptor
 from kurma_cri.runtime_service import RuntimeService
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.formats.timestamps import moment
 from kurma_cri.proto import runtime_pb2 as cri
+from kurma_cri.records import log_directory
 from kurma_cri.resources import resources_of
 from kurma_cri.security_context import container_user
 
@@ -21,12 +22,18 @@ def sandbox_state(sandbox: Sandbox) -> cri.PodSandboxState:
     return cri.SANDBOX_READY if sandbox.ready else cri.SANDBOX_NOTREADY
 
 
-def list_item(sandbox: Sandbox) -> cri.PodSandbox:
-    """A sandbox as ListPodSandbox has it."""
-    found = sandbox.messages.get("item")
-    if found is None or found.state != sandbox_state(sandbox):
-        found = sandbox.messages["item"] = _list_item(sandbox)
-    return found
+def list_item(sandbox: Sandbox, mounts: int) -> cri.PodSandbox:
+    """A sandbox as ListPodSandbox has it.
+
+    :param mounts: the count of changes of the host's mounts: without one, no sandbox loses its network namespace.
+    """
+    item: cri.PodSandbox
+    known, item = sandbox.messages.get("item", (None, None))
+    if known != mounts:
+        if item is None or item.state != sandbox_state(sandbox):
+            item = _list_item(sandbox)
+        sandbox.messages["item"] = mounts, item
+    return item
 
 
 def _list_item(sandbox: Sandbox) -> cri.PodSandbox:
@@ -166,8 +173,8 @@ def started_at(container: Container) -> int:
 
 
 def log_path(container: Container) -> str:
-    """The absolute path of its log; empty: it has none."""
-    directory, name = container.sandbox.config.log_directory, container.config.log_path
+    """The absolute path of its log; empty: it has none, or its stager writes none."""
+    directory, name = log_directory(container.sandbox), container.config.log_path
     return f"{directory.rstrip('/')}/{name}" if directory and name else ""
 
 

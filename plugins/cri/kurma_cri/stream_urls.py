@@ -61,9 +61,6 @@ class StreamUrls:
         )
 
     def port_forward(self, request: cri.PortForwardRequest) -> str:
-        for port in request.port:
-            if not 0 < port <= 0xFFFF:
-                raise invalid(f"port {port} is not a number of 1 to 65535")
         sandbox = self._records.sandbox(request.pod_sandbox_id)
         if not sandbox.ready:
             raise failed_precondition(f"pod sandbox {sandbox.id} does not run")

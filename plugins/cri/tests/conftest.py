@@ -13,7 +13,7 @@ import pytest
 from kurma_cri.proto import runtime_pb2 as cri
 from kurma_cri.proto import runtime_pb2_grpc as services
 
-from tests.kit.waiting import until
+from tests.kit.waiting import PATIENCE, until
 
 
 class Node:
@@ -32,9 +32,22 @@ class Node:
 
     def connect(self):
         self.channel = grpc.insecure_channel(f"unix:{self.socket}", [("grpc.default_authority", "localhost")])
-        grpc.channel_ready_future(self.channel).result(20)
+        grpc.channel_ready_future(self.channel).result(PATIENCE)
         self.runtime = services.RuntimeServiceStub(self.channel)
         self.images = services.ImageServiceStub(self.channel)
+
+    def kill(self):
+        """Kills kurmad, as a power loss would."""
+        self.daemon.process.kill()
+        self.daemon.process.wait()
+        os.unlink(self.socket)
+        self.channel.close()
+
+    def restart(self, kurmad):
+        """:param kurmad: the fixture, which starts the next one."""
+        self.daemon = kurmad(house=self.house)
+        until(lambda: os.path.exists(self.socket), "the socket of the next kurmad")
+        self.connect()
 
     def clear(self):
         """Removes all sandboxes."""
@@ -103,7 +116,8 @@ class Node:
     def output(self, container):
         """Lines of its output so far, by way of Kurma's own logs."""
         pod = next(pod for pod in self.house.client.pods() if container in pod.images)
-        return [line.text.decode() for line in self.house.client.log_lines(pod.uuid, container)]
+        texts = [line.text.decode() for line in self.house.client.log_lines(pod.uuid, container)]
+        return "\n".join(texts).splitlines()  # one text may have several lines
 
 
 @contextlib.contextmanager

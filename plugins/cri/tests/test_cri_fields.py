@@ -2,7 +2,7 @@
 
 import grpc
 import pytest
-from kurma_cri.fields import DECISIONS, HONOURED, REFUSED, refuse_undone
+from kurma_cri.fields import DECISIONS, HONOURED, REFUSED, check_request
 from kurma_cri.proto import runtime_pb2 as cri
 from kurma_cri.rpc import RpcError
 
@@ -37,7 +37,7 @@ def test_a_refusal_names_the_field(monkeypatch):
     monkeypatch.setitem(DECISIONS, "Mount.readonly", REFUSED)
     config = cri.ContainerConfig(mounts=[cri.Mount(host_path="/a"), cri.Mount(readonly=True)])
     with pytest.raises(RpcError, match=r"^mounts\.readonly ") as caught:
-        refuse_undone(config)
+        check_request(config)
     assert caught.value.code == grpc.StatusCode.INVALID_ARGUMENT
     monkeypatch.setitem(DECISIONS, "Mount.readonly", HONOURED)
-    refuse_undone(config)
+    check_request(config)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import pytest
 from kurma_cri import security_context
 from kurma_cri.proto import runtime_pb2 as cri
+from kurma_cri.records import Records
 from kurma_cri.rpc import RpcError
 
 PROFILE = cri.SecurityProfile
@@ -78,7 +80,9 @@ def test_under_a_stager_with_protections_of_its_own():
     assert found(masked_paths=usual[MASKED], readonly_paths=usual[READ_ONLY], seccomp=PROFILE()) == {}
     assert found(masked_paths=[*usual[MASKED], "/proc/interrupts"], readonly_paths=usual[READ_ONLY]) == {}
     unconfined = PROFILE(profile_type=PROFILE.Unconfined)
-    assert found(seccomp=unconfined) == {"kurma.io/seccomp-profile": "unconfined", MASKED: [], READ_ONLY: []}
+    assert found(seccomp=unconfined) == {MASKED: [], READ_ONLY: []}
+    local = PROFILE(profile_type=PROFILE.Localhost, localhost_ref="/p.json")
+    assert found(seccomp=local)["kurma.io/seccomp-profile"] == {"path": "/p.json"}
 
 
 def test_seccomp_that_is_refused():
@@ -143,8 +147,12 @@ def test_selinux_on_a_kernel_that_has_it(place):
     own = security(selinux_options=cri.SELinuxOption(level="s0:c1,c2"))
     assert isolators(own, pod)["os/linux/selinux-context"]["level"] == "s0:c1,c2"
     assert isolators(own, pod)["os/linux/selinux-context"]["type"] == "container_t"
-    levels = {security_context._level(f"{number:064x}") for number in range(200)}
+    levels = {security_context.selinux_level(f"{number:064x}") for number in range(200)}
     assert len(levels) > 195
+    records = Records(None)
+    with contextlib.ExitStack() as stack:
+        ids = [stack.enter_context(records.making(lambda id: id[0])) for _ in range(16)]
+    assert len({id[0] for id in ids}) == 16, "no two sandboxes have the same level"
     refused("type: 'a:b' is not a word", security(selinux_options=cri.SELinuxOption(type="a:b")))
 
 

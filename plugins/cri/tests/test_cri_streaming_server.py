@@ -5,6 +5,7 @@ import threading
 
 import pytest
 from kurma_cri.streaming import server as server_module
+from kurma_cri.streaming.sessions import Times
 from kurma_cri.streaming.tokens import LIFETIME, MOST, Tokens, TooManyTokensError
 
 from kurma_core.errors import HostError
@@ -13,6 +14,12 @@ from plugins.cri.tests.streaming_parts import FORWARD, ScriptedBackend, exec_req
 from tests.kit.waiting import until
 
 SPDY = [("Connection", "keep-alive, Upgrade"), ("Upgrade", "SPDY/3.1")]
+
+
+def test_the_usual_limits():
+    """In seconds. A client of kubectl opens its streams at once, and may be silent for hours."""
+    assert (Times().opening, Times().idle) == (30, 4 * 3600)
+    assert (LIFETIME, MOST) == (60, 1000)
 
 
 def test_a_token_is_for_one_request_within_a_minute():

@@ -13,6 +13,7 @@ from kurma_cri.proto import runtime_pb2 as cri
 
 from plugins.cri.tests.conftest import refused
 from tests.integration.fetching.front import front
+from tests.kit.images import shell
 from tests.kit.registry import BUSYBOX, OciDir, layer_tar, running_registry
 from tests.kit.waiting import until
 
@@ -22,7 +23,9 @@ CODES = grpc.StatusCode
 
 @pytest.fixture(scope="module")
 def layers():
-    return [layer_tar({"bin": None, "bin/busybox": BUSYBOX.read_bytes(), "bin/sh": ("busybox",)})]
+    known = {"passwd": b"alice:x:1000:100::/home/alice:/bin/sh\n", "group": b"users:x:100:\nextra:x:4000:alice\n"}
+    files = {"etc": None, **{f"etc/{name}": text for name, text in known.items()}}
+    return [layer_tar({"bin": None, "bin/busybox": BUSYBOX.read_bytes(), "bin/sh": ("busybox",), **files})]
 
 
 @pytest.fixture
@@ -40,7 +43,7 @@ def registry(tmp_path):
 @pytest.fixture
 def image(node, oci, registry, layers):
     """Pushes an image whose app sleeps. :returns: its name and the digest of its manifest."""
-    config = {"Entrypoint": ["/bin/sh", "-c"], "Cmd": ["exec sleep 1000"], "User": "65534:0"}
+    config = {"Entrypoint": ["/bin/sh", "-c"], "Cmd": ["exec sleep 1000"], "User": "65534:0", "StopSignal": "USR1"}
     oci.image("v1", layers, config)
     name = f"{registry.host}/team/app"
     registry.push(f"oci:{oci.path}:v1", "team/app:v1")
@@ -195,10 +198,40 @@ def test_images_of_others_are_pinned(node, image):
     assert status(node, name).id == id
     assert record.id not in {one.name for one in client.image_gc(grace=0.0, dry_run=True).removed}
     client.rm(pod.uuid)
+    assert not status(node, name).pinned
+    volume = {"name": "tools", "kind": "image", "kurma.io/image": record.id}
+    mounts = [{"volume": "tools", "path": "/tools"}]
+    pod = client.prepare(node.house.request({"main": {"app": shell("true"), "mounts": mounts}}, volumes=[volume]))
+    assert status(node, name).pinned
+    with refused(CODES.FAILED_PRECONDITION, pod.name):
+        remove(node, id)
+    client.rm(pod.uuid)
     assert record.id not in {one.name for one in client.image_gc(grace=0.0, dry_run=True).removed}
     assert not status(node, name).pinned
     remove(node, id)
     assert status(node, name) is None
+
+
+def test_an_image_that_a_container_mounts_is_in_use(node, image):
+    """It is not listed once it is removed, and stays for the container that mounts it (C8, C19)."""
+    name, digest = image
+    id = pull(node, name)
+    client, sandbox = node.house.client, node.run()
+    mount = cri.Mount(container_path="/tools", image=cri.ImageSpec(image=id), readonly=True)
+    container = node.started(sandbox, "sleep", "1000", mounts=[mount])
+    (shown,) = node.status(container).mounts
+    assert (shown.image.image, shown.image.image_ref) == (id, f"{name.rpartition(':')[0]}@{digest}")
+    (record,) = (one.record for one in client.images_list().images if one.record.released is False
+                 and any(name in came.locator for came in one.record.provenance))  # fmt: skip
+    assert record.id not in {one.name for one in client.image_gc(grace=0.0, dry_run=True).removed}
+    remove(node, name)
+    assert status(node, name) is None
+    assert record.id not in {one.name for one in client.image_gc(grace=0.0, dry_run=True).removed}
+    request = cri.ExecSyncRequest(container_id=container, cmd=["/tools/bin/busybox", "echo", "here"])
+    assert node.runtime.ExecSync(request).stdout == b"here\n"
+    node.runtime.RemoveContainer(cri.RemoveContainerRequest(container_id=container))
+    remove(node, name)
+    assert record.id not in {one.record.id for one in client.images_list().images}
 
 
 @pytest.mark.full

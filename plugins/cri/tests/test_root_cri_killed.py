@@ -6,12 +6,14 @@ import threading
 
 import pytest
 from kurma_cri.proto import runtime_pb2 as cri
+from kurma_cri.proto import runtime_pb2_grpc as services
 
 from kurma_core.linux.cgroups import GUEST, CgroupTree, find_guests
 from kurma_core.pods.run.launch import STEPS
 from plugins.cri.tests.kubelet import Kubelet
 from tests.integration.pods.test_pods_crash import assert_nothing_left
 from tests.kit.kurmad import ended
+from tests.kit.registry import BUSYBOX, OciDir, layer_tar, running_registry
 from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.root, pytest.mark.full]
@@ -48,6 +50,19 @@ POINTS = {
     ],
     "stop": around(f"{_CRI}.containers:Containers.stop", f"{_APPS}.stop"),
     "remove": around(f"{_CRI}.containers:Containers.remove", f"{_APPS}.remove", f"{_APPS}._finish_change"),
+    "calls": around(
+        f"{_CRI}.sandboxes:Sandboxes.update_resources",
+        f"{_CRI}.containers:Containers.reopen_log",
+        f"{_APPS}.reopen_log",
+        f"{_CRI}.containers:Containers.exec_sync",
+    ),
+    "image": around(
+        f"{_CRI}.image_service:ImageService.PullImage",
+        f"{_CRI}.image_service:ImageService.RemoveImage",
+        "kurma_core.image_store.store:ImageStore.add_layer",
+        "kurma_core.image_store.store:ImageStore.add_layered",
+        "kurma_core.image_store.store:ImageStore.remove",
+    ),
     "end": [
         *around(f"{_CRI}.sandboxes:Sandboxes.stop", f"{_CRI}.sandboxes:Sandboxes.remove", f"{_OWNED}.finish"),
         *(("undoing", step.name) for step in STEPS),
@@ -190,6 +205,73 @@ def test_an_update(node):
             assert group.read("cpu", "cpu.max") == f"{number * 100} 50000", point
     node.kubelet.no_sandbox(config)
     finish(node, {uuid})
+
+
+def test_other_calls(node, tmp_path):
+    """Each is repeated, and does then what it did not do before."""
+    node = node("calls")
+    config, main = config_of("calls"), container_of(node, "main")
+    config.log_directory, main.log_path = str(tmp_path), "main.log"
+    sandbox = node.kubelet.sandbox(config)
+    container = node.kubelet.container(sandbox, main)
+    uuids, runtime = pods(node), node.kubelet.runtime
+    wishes = {
+        "update_resources": lambda: runtime.UpdatePodSandboxResources(
+            cri.UpdatePodSandboxResourcesRequest(
+                pod_sandbox_id=sandbox, resources=cri.LinuxContainerResources(cpu_shares=512)
+            ),
+            timeout=20,
+        ),
+        "reopen_log": lambda: runtime.ReopenContainerLog(
+            cri.ReopenContainerLogRequest(container_id=container), timeout=20
+        ),
+        "exec_sync": lambda: runtime.ExecSync(
+            cri.ExecSyncRequest(container_id=container, cmd=["echo", "here"], timeout=10), timeout=20
+        ),
+    }
+    for point in POINTS["calls"]:
+        (wish,) = (wish for name, wish in wishes.items() if point[1].endswith(name))
+        found = node.dies(point, lambda wish=wish: node.kubelet._until(wish))
+        assert getattr(found, "stdout", b"here\n") == b"here\n", point
+        assert node.kubelet.status(container).state == cri.CONTAINER_RUNNING, point
+    node.kubelet.no_sandbox(config)
+    finish(node, uuids)
+
+
+def test_an_image(node, tmp_path):
+    """The store is whole after each death: the image is there, or it is not."""
+    node = node("image")
+    images = services.ImageServiceStub(node.kubelet.channel)
+    (tmp_path / "layout").mkdir()
+    oci = OciDir(tmp_path / "layout")
+    oci.image("v1", [layer_tar({"bin": None, "bin/busybox": BUSYBOX.read_bytes()})], {})
+    with running_registry(tmp_path / "registry") as registry:
+        registry.push(f"oci:{oci.path}:v1", "team/app:v1")
+        spec = cri.ImageSpec(image=f"{registry.host}/team/app:v1")
+
+        def pull():
+            return images.PullImage(cri.PullImageRequest(image=spec), timeout=20).image_ref
+
+        def remove():
+            images.RemoveImage(cri.RemoveImageRequest(image=spec), timeout=20)
+            return True
+
+        def known():
+            return node.kubelet._until(
+                lambda: images.ImageStatus(cri.ImageStatusRequest(image=spec), timeout=20)
+            ).HasField("image")
+
+        for point in POINTS["image"]:
+            removes = point[1].endswith(("RemoveImage", ".remove"))
+            if removes:
+                node.kubelet._until(pull)
+            else:
+                node.kubelet._until(remove)
+            assert known() == removes, point
+            node.dies(point, lambda wish=remove if removes else pull: node.kubelet._until(wish))
+            assert known() != removes, point
+    for each in node.house.client.images_list().images:
+        node.house.client.image_verify(each.record.id)
 
 
 def test_stop_and_remove_a_sandbox(node):

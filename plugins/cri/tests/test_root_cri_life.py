@@ -46,7 +46,8 @@ def test_one_pod_with_one_container(node):
         node.start(container)
 
     running = node.started(sandbox, "sleep", "1000", name="second")
-    assert node.status(running).state == cri.CONTAINER_RUNNING
+    status = node.status(running)
+    assert (status.state, status.started_at > 0, status.finished_at) == (cri.CONTAINER_RUNNING, True, 0)
     node.runtime.StopContainer(cri.StopContainerRequest(container_id=running, timeout=0))
     assert node.status(running).exit_code in (137, 143)
     for _ in range(2):
@@ -168,11 +169,13 @@ def test_a_sandbox_that_has_lost_its_network_namespace(node):
     sandbox = node.run(host_network=False)
     status = node.sandbox_status(sandbox)
     assert (status.state, bool(status.network.ip)) == (cri.SANDBOX_READY, True)
+    ready = cri.PodSandboxFilter(state=cri.PodSandboxStateValue(state=cri.SANDBOX_READY))
+    request = cri.ListPodSandboxRequest(filter=ready)
+    assert [item.id for item in node.runtime.ListPodSandbox(request).items] == [sandbox]
     (pod,) = node.house.client.pods()
     subprocess.run(["umount", pod.network_namespace], check=True)
+    assert not node.runtime.ListPodSandbox(request).items
     assert node.sandbox_status(sandbox).state == cri.SANDBOX_NOTREADY
-    ready = cri.PodSandboxFilter(state=cri.PodSandboxStateValue(state=cri.SANDBOX_READY))
-    assert not node.runtime.ListPodSandbox(cri.ListPodSandboxRequest(filter=ready)).items
 
 
 def test_version_and_status(node):

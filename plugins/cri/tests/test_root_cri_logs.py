@@ -1,6 +1,7 @@
 """Logs, commands and ends of containers over the socket (C9, C16, C17)."""
 
 import os
+import re
 import threading
 
 import grpc
@@ -65,6 +66,8 @@ def test_the_log_of_a_container(node, tmp_path):
         node.create(sandbox, node.container_config("true", name="out", log_path="../0.log"))
     mute = node.started(sandbox, "sh", "-c", "echo never", name="mute")
     assert node.wait_exited(mute).log_path == ""
+    silent = node.started(sandbox, "sleep", "1000", name="silent")
+    reopen(node, silent)  # there is nothing to do
     assert sorted(os.listdir(tmp_path / "real/pod")) == ["main"]
 
 
@@ -130,3 +133,30 @@ def test_stops_of_containers_of_one_sandbox(node):
     waiting.join(20)
     assert not waiting.is_alive()
     assert {node.status(one).exit_code, node.status(two).exit_code} == {137}
+
+
+def test_lines_of_a_log(node, tmp_path):
+    """The form of each line; long lines in parts; the rest at the end; a terminal has one output."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to("elsewhere")
+    sandbox = node.run(log_directory=str(tmp_path))
+    script = "head -c 40000 /dev/zero | tr '\\0' x; echo; printf rest"
+    node.wait_exited(node.started(sandbox, "sh", "-c", script, name="long", log_path="long.log"))
+    found = (tmp_path / "long.log").read_text().splitlines()
+    for line in found:
+        assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}(Z|[+-]\d\d:\d\d) stdout [PF] ", line)
+    parts = [line.split(" ", 3)[2:] for line in found]
+    whole = [tag for tag, _ in parts[:-1]]
+    assert (whole[-1], set(whole[:-1])) == ("F", {"P"})
+    assert "".join(text for _, text in parts[:-1]) == "x" * 40000
+    assert all(len(text) <= 16384 for _, text in parts)
+    assert parts[-1] == ["P", "rest"]
+    terminal = node.started(
+        sandbox, "sh", "-c", "echo out; echo err >&2", name="tty", tty=True, log_path="tty.log"
+    )
+    node.wait_exited(terminal)
+    assert [line.rstrip() for line in texts(tmp_path / "tty.log")] == ["stdout F err", "stdout F out"]
+    linked = node.create(sandbox, node.container_config("true", name="linked", log_path="link/0.log"))
+    with pytest.raises(grpc.RpcError):
+        node.start(linked)
+    assert os.listdir(tmp_path / "elsewhere") == []

@@ -144,7 +144,7 @@ def test_mounts_that_reach_the_node(node, shared):
     for fields, expected in (({}, "writable\n"), ({"recursive_read_only": True}, "read-only\n")):
         one = mount(shared, "/shared", readonly=True, **fields)
         script = "touch /shared/x && echo wrong; touch /shared/late/x && echo writable || echo read-only"
-        found, _ = output(node, sandbox, f"{{ {script}; }} 2>/dev/null", name=expected, mounts=[one])
+        found, _ = output(node, sandbox, f"{{ {script}; }} 2>/dev/null", name=expected.strip(), mounts=[one])
         assert found == expected
     node.runtime.StopContainer(cri.StopContainerRequest(container_id=container))
     assert os.path.ismount(shared / "late")

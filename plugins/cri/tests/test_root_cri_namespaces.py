@@ -39,8 +39,8 @@ def main(node, container):
     return pod, next(app.pid for app in pod.apps if app.name == container)
 
 
-def namespace(pid):
-    return os.stat(f"/proc/{pid}/ns/pid").st_ino
+def namespace(pid, kind="pid"):
+    return os.stat(f"/proc/{pid}/ns/{kind}").st_ino
 
 
 def test_namespaces_cgroup_and_sysctls(node):
@@ -61,6 +61,7 @@ def test_namespaces_cgroup_and_sysctls(node):
         assert (namespace(main(node, target)[1]), lines[0]) == (namespace(pid), "sleep")
         host, lines = contained(node, sandbox, f"readlink /proc/{os.getpid()}/exe", "host", pid=cri.NODE)
         assert namespace(main(node, host)[1]) == namespace("self")
+        assert namespace(main(node, host)[1], "ipc") != namespace("self", "ipc")
         shared, _ = contained(node, sandbox, "true", "shared")
         assert namespace(main(node, shared)[1]) not in (namespace("self"), namespace(pid))
         tree = CgroupTree(f"{top}.slice/{top}-pod1.slice/kurma-{pod.uuid}")
@@ -81,9 +82,22 @@ def test_namespaces_cgroup_and_sysctls(node):
             contained(node, sandbox, "true", "later", pid=cri.TARGET, target_id=one)
         node.clear()
         assert not tree.exists()
+        # By a path, too.
+        config = node.sandbox_config()
+        config.linux.cgroup_parent = f"/{top}/besteffort/pod2"
+        host = {"ipc": cri.NODE, "pid": cri.NODE}
+        for name, mode in host.items():
+            setattr(config.linux.security_context.namespace_options, name, mode)
+        sandbox = node.run(config)
+        own, _ = contained(node, sandbox, "true", "own", **host)
+        pod, pid = main(node, own)
+        assert pid in CgroupTree(f"{top}/besteffort/pod2/kurma-{pod.uuid}").pids()
+        for name in host:
+            assert namespace(pid, name) == namespace("self", name)
     finally:
         node.clear()
-        CgroupTree(f"{top}.slice").remove()
+        for name in (f"{top}.slice", top):
+            CgroupTree(name).remove()
 
 
 def test_a_user_namespace(node):

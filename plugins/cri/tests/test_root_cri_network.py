@@ -24,8 +24,8 @@ if verb == "VERSION":
     sys.exit()
 with open(__file__ + "." + verb, "w") as file:
     json.dump({{"args": os.environ["CNI_ARGS"], "interface": os.environ["CNI_IFNAME"], **document}}, file)
-if verb == "ADD" and os.path.exists(__file__ + ".hang"):
-    time.sleep(1000)
+while verb == "ADD" and os.path.exists(__file__ + ".hang"):
+    time.sleep(0.02)
 if verb == "ADD":
     print(json.dumps(document["prevResult"]))
 """
@@ -79,9 +79,9 @@ def cni(tmp_path):
 
 @pytest.fixture
 def cni_node(make_node, make_house, cni, tmp_path):
-    def make(**options):
+    def make(timeout=2.0, **options):
         section = {"socket": f"{tmp_path}/cri.sock", **options}
-        driver = {"bin_dirs": [str(cni.bin), "/usr/lib/cni"], "config_dirs": [str(cni.net_d)], "timeout": 2.0}
+        driver = {"bin_dirs": [str(cni.bin), "/usr/lib/cni"], "config_dirs": [str(cni.net_d)], "timeout": timeout}
         plugins = {"services": {"cri": {"config": section}}, "networks": {"cni": {"config": driver}}}
         return make_node(make_house({"stop_timeout": 3, "plugins": plugins}))
 
@@ -94,8 +94,8 @@ def network_ready(node):
     return conditions[1]
 
 
-def serves(node, sandbox, port):
-    """Whether a port of the host's 127.0.0.1 reaches a server in the sandbox."""
+def serves(node, sandbox, port, address="127.0.0.1"):
+    """Whether a port of an address of the host's reaches a server in the sandbox."""
     (pod,) = [pod for pod in node.house.client.pods() if pod.name.endswith(sandbox)]
     command = [
         "nsenter",
@@ -111,14 +111,14 @@ def serves(node, sandbox, port):
     ]
     with subprocess.Popen(command) as server:
         try:
-            until(lambda: _answer(port) == b"here\n", f"port {port} answers")
+            until(lambda: _answer(port, address) == b"here\n", f"port {port} of {address} answers")
         finally:
             server.kill()
 
 
-def _answer(port):
+def _answer(port, address="127.0.0.1"):
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=3) as client:
+        with socket.create_connection((address, port), timeout=3) as client:
             return client.recv(100)
     except OSError:
         return b""
@@ -140,7 +140,12 @@ def test_a_sandbox_in_the_nodes_network(cni_node, cni):
     cni.write()
     assert network_ready(node).status
 
-    ports = [cri.PortMapping(container_port=80, host_port=8085), cri.PortMapping(container_port=81)]
+    ports = [
+        cri.PortMapping(container_port=80, host_port=8085),
+        cri.PortMapping(container_port=81),
+        cri.PortMapping(container_port=80, host_port=8086, host_ip="127.0.0.5"),
+        cri.PortMapping(container_port=82, host_port=8087, protocol=cri.SCTP),
+    ]
     sandbox = node.run(node.sandbox_config("web", host_network=False, port_mappings=ports))
     told = cni.told("ADD")
     uid = node.sandbox_status(sandbox).metadata.uid
@@ -153,6 +158,21 @@ def test_a_sandbox_in_the_nodes_network(cni_node, cni):
     assert network.ip.startswith("10.240.0.")
     assert [one.ip.partition("::")[0] for one in network.additional_ips] == ["fd00:240"]
     serves(node, sandbox, 8085)
+    # A port with an address of the host's is of that address alone.
+    serves(node, sandbox, 8086, "127.0.0.5")
+    assert _answer(8086) == b""
+    rules = subprocess.run(["iptables", "-t", "nat", "-S"], capture_output=True, text=True, check=True).stdout
+    (rule,) = [line for line in rules.splitlines() if "--dport 8087 -j DNAT" in line]
+    assert "-p sctp" in rule
+    assert f"{network.ip}:82" in rule
+    look = node.started(sandbox, "sh", "-c", "ip -o addr show lo; ip -o addr show eth0")
+    assert node.wait_exited(look).exit_code == 0
+    text = "\n".join(node.output(look))
+    assert "127.0.0.1/8" in text, "lo is up"
+    assert f"inet {network.ip}/" in text
+    # In the host's network, ports are not published: they may be another sandbox's.
+    config = node.sandbox_config(port_mappings=ports)
+    assert node.sandbox_status(node.run(config)).network.ip == ""
 
     # Another network comes first now. The sandbox leaves the one that it joined.
     cni.write("01-other.conflist", 1)

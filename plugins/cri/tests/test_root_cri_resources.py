@@ -5,6 +5,7 @@ import json
 
 import grpc
 import pytest
+from kurma_cri import limits
 from kurma_cri.proto import runtime_pb2 as cri
 
 from kurma_core.linux.cgroups import CgroupTree
@@ -43,7 +44,8 @@ def with_resources(node, *command, name="main", **fields):
 
 
 def test_given_updated_and_shown(node):
-    sandbox = node.run()
+    # Annotations as large as Kubernetes allows are in nothing's way.
+    sandbox = node.run(annotations={"example.com/a": "x" * (limits.ENTRIES - 20)})
     given = {
         "cpu_period": 50000,
         "cpu_quota": 20000,
@@ -71,11 +73,13 @@ def test_given_updated_and_shown(node):
     with refused(CODES.NOT_FOUND):
         update(node, "0" * 64, cpu_shares=2)
     # What a node's kubelet changes of the cgroup of a pod is recorded.
-    resources = cri.LinuxContainerResources(cpu_shares=204)
-    request = cri.UpdatePodSandboxResourcesRequest(pod_sandbox_id=sandbox, resources=resources)
-    node.runtime.UpdatePodSandboxResources(request)
+    for changed in ({"resources": {"cpu_shares": 204}}, {"overhead": {"memory_limit_in_bytes": MIB}}):
+        request = cri.UpdatePodSandboxResourcesRequest(pod_sandbox_id=sandbox, **changed)
+        node.runtime.UpdatePodSandboxResources(request)
     said = node.runtime.PodSandboxStatus(cri.PodSandboxStatusRequest(pod_sandbox_id=sandbox, verbose=True))
-    assert json.loads(said.info["resources"]) == {"overhead": {}, "resources": {"cpuShares": 204}}
+    shown = {"overhead": {"memoryLimit": MIB}, "resources": {"cpuShares": 204}}
+    assert json.loads(said.info["resources"]) == shown
+    assert len(said.status.annotations["example.com/a"]) == limits.ENTRIES - 20
 
 
 @pytest.mark.full

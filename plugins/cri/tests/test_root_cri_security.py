@@ -73,6 +73,12 @@ def test_contexts_of_containers(node, tmp_path):
     user = node.status(container).user.linux
     assert (user.uid, user.gid, list(user.supplemental_groups)) == (1000, 2000, [2000, 3000])
 
+    ambient = cri.Capability(add_ambient_capabilities=["NET_ADMIN"])
+    _, lines = contained(node, sandbox, STATUS, "ambient", run_as_user=value(1000), capabilities=ambient)
+    found = fields(lines)
+    for name in ("CapAmb", "CapEff", "CapPrm", "CapInh"):
+        assert int(found[name], 16) & NET_ADMIN, found
+
     local = PROFILE(profile_type=PROFILE.Localhost, localhost_ref=str(profile))
     _, lines = contained(
         node,
@@ -117,6 +123,37 @@ def test_devices_of_one_container(node):
     with refused(CODES.INVALID_ARGUMENT, "there is no device vendor.com/gpu=7"):
         names = [cri.CDIDevice(name="vendor.com/gpu=7")]
         node.create(sandbox, node.container_config("true", name="cdi", CDI_devices=names))
+
+
+@pytest.fixture
+def vendor(tmp_path):
+    """A device that a vendor describes. :returns: its name."""
+    kind = f"test-{os.getpid()}.example.com/x"
+    (tmp_path / "lib").write_text("library\n")
+    edits = {
+        "env": ["DEVICE=given"],
+        "deviceNodes": [{"path": "/dev/seed", "hostPath": "/dev/urandom"}],
+        "mounts": [{"hostPath": f"{tmp_path}/lib", "containerPath": "/lib/of-device", "options": ["ro", "bind"]}],
+    }
+    made = not os.path.isdir("/run/cdi")
+    os.makedirs("/run/cdi", exist_ok=True)
+    file = f"/run/cdi/{kind.replace('/', '-')}.json"
+    with open(file, "w") as stream:
+        devices = [{"name": "0", "containerEdits": edits}]
+        json.dump({"cdiVersion": "0.6.0", "kind": kind, "devices": devices}, stream)
+    yield f"{kind}=0"
+    os.unlink(file)
+    if made:
+        os.rmdir("/run/cdi")
+
+
+def test_a_device_of_a_vendor(node, vendor):
+    script = "echo $DEVICE; head -c 4 /dev/seed | wc -c; cat /lib/of-device"
+    config = node.container_config("sh", "-c", script, CDI_devices=[cri.CDIDevice(name=vendor)])
+    container = node.create(node.run(), config)
+    node.start(container)
+    assert node.wait_exited(container).exit_code == 0
+    assert node.output(container) == ["given", "4", "library"]
 
 
 def test_contexts_that_cannot_be(node, tmp_path):

@@ -128,13 +128,17 @@ def test_the_input_of_an_app_ends_with_its_first_client_only_if_that_is_asked_fo
 
 @pytest.mark.parametrize("host_network", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_port_forward(node, host_network):
-    """To the pod's loopback address: other pods have the same port."""
-    serve = "mkdir /www; echo from the pod >/www/index.html; exec httpd -f -p 127.0.0.1:{} -h /www"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    """To the pod's loopback addresses: other pods have the same port."""
+    serve = "mkdir /www; echo from the pod >/www/index.html; exec httpd -f -p {}:{} -h /www"
+    with (
+        socket.create_server(("127.0.0.1", 0)) as free,
+        socket.create_server(("::1", 0), family=socket.AF_INET6) as other,
+    ):
+        port, six = free.getsockname()[1], other.getsockname()[1]
     one = node.run(host_network=host_network)
-    container = node.started(one, *SHELL, serve.format(port))
-    until(lambda: any("httpd" in command for command in processes(node, container)))
+    for name, words in (("main", ("127.0.0.1", port)), ("six", ("[::1]", six))):
+        container = node.started(one, *SHELL, serve.format(*words), name=name)
+        until(lambda: any("httpd" in command for command in processes(node, container)))  # noqa: B023 - at once
     url = node.runtime.PortForward(cri.PortForwardRequest(pod_sandbox_id=one)).url
     client = SpdyClient(url, versions=["portforward.k8s.io"])
 
@@ -143,8 +147,8 @@ def test_port_forward(node, host_network):
         error.close()
         return error, client.open("data", port=str(port), requestid=str(number))
 
-    for number in range(2):
-        error, data = forward(number, port)
+    for number, open_port in enumerate((port, port, six)):
+        error, data = forward(number, open_port)
         data.send(b"GET / HTTP/1.0\r\n\r\n")
         assert b"from the pod" in data.read_all()
         assert error.read_all() == b""

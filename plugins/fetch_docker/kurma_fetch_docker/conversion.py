@@ -16,6 +16,7 @@ from kurma_core.appc import types
 from kurma_core.appc.image import App, ImageManifest, MountPoint, NameValue, Port
 from kurma_core.errors import FetchError, FetchNotFoundError, ImageError, ManifestError
 from kurma_core.hookspecs.fetcher import FetchRequest, ImageFiles
+from kurma_core.models.health import HealthCheck
 from kurma_core.models.image import Conventions
 from kurma_core.value import frozen, replace
 from kurma_fetch_docker.oci_documents import appc_arch, platform_text, told
@@ -108,7 +109,7 @@ def complete_manifest(manifest: ImageManifest, files: ImageFiles) -> ImageManife
 def conventions(annotations: Mapping[str, str]) -> Conventions:
     """The conventions that a converted image relies on, by docker2aci's annotations or this module's.
 
-    :raises ImageError: Entrypoint or Cmd is not a list of words.
+    :raises ImageError: Entrypoint or Cmd is not a list of words; or Healthcheck is malformed.
     """
     entrypoint, cmd = (_command(annotations, which) for which in ("entrypoint", "cmd"))
     return Conventions(
@@ -117,7 +118,22 @@ def conventions(annotations: Mapping[str, str]) -> Conventions:
         make_working_directory=True,
         replace_files=True,
         fewer_capabilities=True,
+        health_check=_health_check(annotations),
     )
+
+
+def _health_check(annotations: Mapping[str, str]) -> HealthCheck | None:
+    """``Healthcheck``; None: the image has none."""
+    text = annotations.get(f"{OURS}/healthcheck")
+    if text is None:
+        return None
+    from kurma_core.json_text import loads
+    from kurma_fetch_docker.health_check import health_check
+
+    try:
+        return health_check(loads(text), loads(annotations.get(f"{OURS}/shell", "null")))
+    except ValueError:
+        raise ImageError(f"annotation {OURS}/healthcheck or {OURS}/shell is malformed: it is not JSON") from None
 
 
 def _command(annotations: Mapping[str, str], which: str) -> tuple[str, ...] | None:

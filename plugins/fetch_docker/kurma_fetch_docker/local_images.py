@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kurma_core.appc.image import ImageManifest
-    from kurma_core.hookspecs.fetcher import ImageFiles, RemoteLayers
+    from kurma_core.hookspecs.fetcher import ImageFiles, RemoteLayers, StoredImage
     from kurma_core.models.image import Conventions
 
 
@@ -45,6 +45,12 @@ class LocalImageFetcher(FetcherHooks):
 
             return resolve_archive(locator, path, request, self._context.state_dir)
         raise UsageError(f"{locator}: not an oci, oci-archive or docker-archive address")
+
+    @hookimpl
+    def push(self, locator: str, image: StoredImage, request: FetchRequest) -> str:
+        from kurma_fetch_docker.pushing.local_files import push_local
+
+        return push_local(locator, image, request, self._context)
 
     @hookimpl
     def complete_manifest(self, manifest: ImageManifest, files: ImageFiles) -> ImageManifest:

@@ -20,6 +20,8 @@ OCI_INDEX = "application/vnd.oci.image.index.v1+json"
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+OCI_CONFIG = "application/vnd.oci.image.config.v1+json"
+OCI_LAYER = "application/vnd.oci.image.layer.v1.tar"
 MEDIA_TYPES = (OCI_INDEX, OCI_MANIFEST, DOCKER_LIST, DOCKER_MANIFEST)
 #: Largest manifest and largest configuration, bytes.
 MANIFEST_LIMIT = 4 << 20
@@ -29,7 +31,7 @@ _DEPTH = 3
 _INNER = 8
 #: Media types of container configurations; old tools wrote none, or ``application/octet-stream``.
 _CONFIGS = (
-    "application/vnd.oci.image.config.v1+json",
+    OCI_CONFIG,
     "application/vnd.docker.container.image.v1+json",
     "application/octet-stream",
     "",
@@ -224,6 +226,12 @@ def told(value: object) -> str:
 def platform_text(arch: str) -> str:
     """Returns Docker's name of an App Container architecture."""
     return _PLATFORMS.get(arch, (arch, ()))[0]
+
+
+def platform_of(arch: str) -> dict[str, str]:
+    """Returns the keys ``architecture`` and ``variant`` of a platform, for an App Container architecture."""
+    name, variants = _PLATFORMS.get(arch, (arch, ("",)))
+    return {"architecture": name, **({"variant": variants[0]} if variants[0] else {})}
 
 
 def _not_made(

@@ -29,8 +29,9 @@ from kurma_fetch_docker.remote_layers import remote_layers
 if TYPE_CHECKING:
     from kurma_core.hookspecs.fetcher import RemoteBlobHooks
 
-_NAME = "org.opencontainers.image.ref.name"
-_FULL_NAME = "io.containerd.image.name"
+#: Annotations of an image in an index: its tag, which some tools write as a full name; its full name.
+NAME = "org.opencontainers.image.ref.name"
+FULL_NAME = "io.containerd.image.name"
 
 
 def resolve_layout(locator: str, rest: str, request: FetchRequest) -> RemoteLayers:
@@ -45,7 +46,7 @@ def resolve_layout(locator: str, rest: str, request: FetchRequest) -> RemoteLaye
 
     def load(descriptor: Descriptor) -> bytes:
         with _named(f"{path}: the layout lacks the blob {descriptor.digest}"):
-            return _read(_blob_path(path, descriptor.digest), CONFIG_LIMIT)
+            return read_small(_blob_path(path, descriptor.digest), CONFIG_LIMIT)
 
     return from_index(
         locator,
@@ -66,7 +67,7 @@ def _index(path: str) -> bytes:
         what = "not a directory" if archive else "no such directory"
         raise FetchNotFoundError(f"{path}: {what}", hint=hint, url=path)
     with _named(f"{path}: not an OCI image layout: it has no index.json"):
-        return _read(os.path.join(path, "index.json"), MANIFEST_LIMIT)
+        return read_small(os.path.join(path, "index.json"), MANIFEST_LIMIT)
 
 
 @contextmanager
@@ -153,7 +154,7 @@ def _chosen(
         return fitting[0]
     if fitting and all(entry.platform for entry in fitting):
         return pick(fitting, path, request)
-    names = [name for entry in entries if (name := (entry.annotations or {}).get(_NAME))]
+    names = [name for entry in entries if (name := (entry.annotations or {}).get(NAME))]
     hint = f"it holds {', '.join(sorted(names))}" if names else None
     if not fitting:
         wanted = digest or tag or "any image"
@@ -163,13 +164,13 @@ def _chosen(
 
 def _names(entry: Descriptor) -> set[str]:
     """Returns the references that select an entry: its full names, and the tags in them."""
-    found = [name for key in (_NAME, _FULL_NAME) if (name := (entry.annotations or {}).get(key))]
+    found = [name for key in (NAME, FULL_NAME) if (name := (entry.annotations or {}).get(key))]
     return {*found, *(tag for name in found if (tag := _tag_of(name)))}
 
 
 def _origin(path: str, annotations: Mapping[str, str], tag: str | None) -> ImageOrigin:
     """Returns the full name that some tools write (registry and repository), else the name of the file."""
-    for key in (_FULL_NAME, _NAME):
+    for key in (FULL_NAME, NAME):
         first, slash, _ = annotations.get(key, "").partition("/")
         if slash and ("." in first or ":" in first or first == "localhost"):
             try:
@@ -177,7 +178,7 @@ def _origin(path: str, annotations: Mapping[str, str], tag: str | None) -> Image
             except UsageError:
                 continue
             return ImageOrigin(found.registry, found.repository, found.tag)
-    return ImageOrigin("", _name_of(path), _tag_of(tag or annotations.get(_NAME)))
+    return ImageOrigin("", _name_of(path), _tag_of(tag or annotations.get(NAME)))
 
 
 def _name_of(path: str) -> str:
@@ -198,7 +199,8 @@ def _blob_path(path: str, digest: str) -> str:
     return os.path.join(path, "blobs", algorithm, digits)
 
 
-def _read(path: str, limit: int) -> bytes:
+def read_small(path: str, limit: int) -> bytes:
+    """Reads a document. :raises FetchError: it is longer than ``limit`` bytes, or missing."""
     with open_regular(os.fsencode(path)) as file:
         content = file.read(limit + 1)
     if len(content) > limit:

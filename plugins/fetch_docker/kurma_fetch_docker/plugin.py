@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kurma_core.appc.image import ImageManifest
-    from kurma_core.hookspecs.fetcher import ImageFiles, RemoteLayers
+    from kurma_core.hookspecs.fetcher import ImageFiles, RemoteLayers, StoredImage
     from kurma_core.models.image import Conventions
 
 #: Prefixes of the annotations that :mod:`.conversion` reads and writes.
@@ -41,6 +41,12 @@ class DockerFetcher(FetcherHooks):
         from kurma_fetch_docker.registries import resolve_remote
 
         return resolve_remote(locator, request, self._context)
+
+    @hookimpl
+    def push(self, locator: str, image: StoredImage, request: FetchRequest) -> str:
+        from kurma_fetch_docker.pushing.registry_upload import push_remote
+
+        return push_remote(locator, image, request, self._context)
 
     @hookimpl
     def expand_name(self, name: str, registry: str) -> tuple[str, ...]:

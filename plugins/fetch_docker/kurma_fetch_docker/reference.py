@@ -14,6 +14,8 @@ _HINT = "an image in a registry is docker://[HOST[:PORT]/]NAME[:TAG][@DIGEST]"
 _COMPONENT = frozenset("abcdefghijklmnopqrstuvwxyz0123456789._-")
 _TAG = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
 _HOST = re.compile(r"(?:[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?")
+#: Most characters of registry and repository, as the distribution specification and Docker have it.
+_LONGEST = 255
 _DIGITS = {"sha256": 64, "sha512": 128}
 
 
@@ -79,6 +81,10 @@ def parse_reference(text: str, *, shown: str | None = None) -> Reference:
     if not all(_is_component(part) for part in repository.split("/")):
         lower = " (names are in lower case)" if repository.lower() != repository else ""
         raise UsageError(f"{shown}: {repository!r} is not a name of an image{lower}", hint=_HINT)
+    if len(registry) + 1 + len(repository) > _LONGEST:
+        raise UsageError(
+            f"{shown[:80]}…: the name of an image has at most {_LONGEST} characters, with its registry"
+        )
     if registry == HUB and "/" not in repository:
         repository = f"library/{repository}"
     return Reference(registry, repository, tag or (None if digest else "latest"), digest or None)

@@ -6,7 +6,7 @@ OCI Distribution Specification.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlsplit
 
@@ -120,6 +120,10 @@ class Client:
     def blob_url(self, descriptor: Descriptor) -> str:
         return f"{self.base}/v2/{self.repository}/blobs/{descriptor.digest}"
 
+    @property
+    def transport(self) -> Transport:
+        return self._transport
+
     def open_blob(self, descriptor: Descriptor, offset: int) -> BinaryIO:
         """Returns a reader from ``offset`` on, which resumes after a broken connection."""
         url = self.blob_url(descriptor)
@@ -146,17 +150,34 @@ class Client:
         return read_all(answer, url, limit, self._transport)
 
     def _get(self, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
+        return self.request("GET", url, headers)
+
+    def request(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: Callable[[], bytes | Iterable[bytes] | None] = lambda: None,
+        accept: Collection[int] = (),
+    ) -> BaseHTTPResponse:
         """Sends a request; if the registry asks for credentials, authorizes and repeats it. A token may expire at
-        any time, also one that another thread has just got."""
-        shown = self._authorization
+        any time, also one that another thread has just got. Credentials go to the registry's host alone.
+
+        :param url: of the registry, or one that it has answered with.
+        :param body: makes the body for each time that the request is sent.
+        :param accept: statuses besides 200 and 206 that are returned.
+        :raises FetchError: one of its subclasses.
+        """
+        own = urlsplit(url).netloc == urlsplit(self.base).netloc
+        shown = self._authorization if own else None
         for _ in range(_INTRODUCTIONS):
             sent = {**headers, "Authorization": shown} if shown is not None else headers
-            answer, final = self._transport.request(url, sent, accept=(401,))
+            answer, final = self._transport.request(url, sent, method=method, body=body(), accept=(401, *accept))
             if answer.status != 401:
                 return answer
             challenge = answer.headers.get("WWW-Authenticate", "")
             discard(answer)
-            if urlsplit(final).netloc != urlsplit(url).netloc:
+            if not own or urlsplit(final).netloc != urlsplit(url).netloc:
                 raise FetchUnauthorizedError(f"{final}: the redirect asks for credentials of its own", url=final)
             refused = shown
             with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import sys
 import tarfile
@@ -81,6 +82,10 @@ class TestLayout(FetcherContract):
     def malformed(self, good: str) -> str:
         return good + "@sha256:00"
 
+    @pytest.fixture
+    def destination(self, tmp_path: Path) -> str:
+        return f"oci:{tmp_path}/new:v1"
+
 
 class TestArchive(TestLayout):
     @pytest.fixture
@@ -89,6 +94,31 @@ class TestArchive(TestLayout):
         with tarfile.open(tmp_path / "saved.tar", "w") as tar:
             tar.add(tmp_path / "layout", ".")
         return f"oci-archive:{tmp_path}/saved.tar:v1"
+
+    @pytest.fixture
+    def destination(self, tmp_path: Path) -> str:
+        return f"oci-archive:{tmp_path}/new.tar:v1"
+
+
+class TestDockerArchive(TestLayout):
+    @pytest.fixture
+    def good(self, tmp_path: Path) -> str:
+        names = {f"{sha256(content)[7:]}": content for content in (CONFIG, LAYER)}
+        entry = {"Config": sha256(CONFIG)[7:], "RepoTags": ["example.com/x:v1"], "Layers": [sha256(LAYER)[7:]]}
+        with tarfile.open(tmp_path / "docker.tar", "w") as tar:
+            for name, content in {**names, "manifest.json": json.dumps([entry]).encode()}.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+        return f"docker-archive:{tmp_path}/docker.tar:example.com/x:v1"
+
+    @pytest.fixture
+    def malformed(self, good: str) -> str:
+        return good + "/UPPER"
+
+    @pytest.fixture
+    def destination(self, tmp_path: Path) -> str:
+        return f"docker-archive:{tmp_path}/new.tar:example.com/new:v1"
 
 
 class Bundles:

@@ -53,6 +53,7 @@ def test_references(locator: str, reference: Reference) -> None:
         "docker://./a",
         "docker://exa mple.com/a",
         "docker://[::1/a",
+        "docker://quay.io/" + "a" * 248,
     ],
 )
 def test_malformed_references(locator: str) -> None:

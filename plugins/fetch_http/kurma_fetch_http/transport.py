@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urljoin, urlsplit, urlunsplit
 
@@ -115,12 +115,14 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         *,
         method: str = "GET",
-        body: bytes | None = None,
+        body: bytes | Iterable[bytes] | None = None,
         accept: Collection[int] = (),
     ) -> tuple[BaseHTTPResponse, str]:
         """Sends a request, follows redirects, and retries temporary failures. The body is not read.
 
         :param headers: an ``Authorization`` among them is sent to this host only, not to the targets of redirects.
+        :param body: pieces can be sent only once, so that a failure is not retried; ``headers`` have their
+            ``Content-Length``.
         :param accept: statuses besides 200 and 206 that are returned.
         :returns: the answer, which the caller releases, and the address that gave it.
         :raises FetchError: one of its subclasses. :raises UsageError: the address is malformed.
@@ -163,15 +165,21 @@ class Transport:
             )
 
     def _persist(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, accept: Collection[int]
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | Iterable[bytes] | None,
+        accept: Collection[int],
     ) -> BaseHTTPResponse:
         """Sends one request and retries it until the answer is a success, a redirect, accepted, or final.
 
         :raises FetchError: the final answer is an error.
         """
         waited = 0.0
-        for attempt in range(self.retries + 1):
-            last = attempt == self.retries
+        retries = self.retries if body is None or isinstance(body, bytes) else 0
+        for attempt in range(retries + 1):
+            last = attempt == retries
             try:
                 answer = self._once(method, url, headers, body)
             except FetchError as error:
@@ -193,7 +201,9 @@ class Transport:
             self.sleep(wait)
         raise AssertionError("the last attempt returns or raises")
 
-    def _once(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> BaseHTTPResponse:
+    def _once(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | Iterable[bytes] | None
+    ) -> BaseHTTPResponse:
         sent = {"User-Agent": "kurma", "Accept-Encoding": "identity", **headers}
         host = urlsplit(url).netloc
         if "Authorization" not in sent and (found := self._credentials.header(host)) is not None:

@@ -44,6 +44,10 @@ ABOUT: dict[str, tuple[str, Any]] = {
         {"request": "1G", "limit": "2G"},
     ),
     "kurma.io/pids-limit": ('{limit}: processes and threads at a time, or "unlimited"', {"limit": 100}),
+    "kurma.io/ulimits": (
+        "resource limits by name, as in setrlimit(2): [soft, hard], or a number for both; -1: unlimited",
+        {"nofile": [1024, 4096], "core": 0},
+    ),
     "kurma.io/linux-resources": (
         (
             "cpuPeriod, cpuQuota (microseconds), cpuShares, memoryLimit, memorySwapLimit (bytes, with swap), "
@@ -99,6 +103,10 @@ ABOUT: dict[str, tuple[str, Any]] = {
         {"add": ["CAP_NET_ADMIN"], "drop": ["ALL"], "ambient": ["CAP_NET_BIND_SERVICE"]},
     ),
     "kurma.io/cdi": ("a list of devices of the Container Device Interface, such as vendor.com/gpu=0", []),
+    "kurma.io/environment": (
+        "environment variables; their names may have any printable ASCII characters except =",
+        {"environment": [{"name": "my:variable", "value": "1"}]},
+    ),
     "kurma.io/masked-paths": ("a list of the paths that are hidden from the app", ["/proc/kcore", "/secret"]),
     "kurma.io/read-only-paths": ("a list of the paths that the app cannot write to", ["/proc/sys", "/etc"]),
 }

@@ -12,6 +12,7 @@ from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.isolator import IsolatorAbout, IsolatorHooks
 from kurma_core.linux.capabilities import NAMES
+from kurma_core.models.isolator import RLIMITS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -33,6 +34,7 @@ _COMPILERS = {
     "resource/cpu": "resources:cpu",
     "resource/memory": "resources:memory",
     "kurma.io/pids-limit": "processes:pids_limit",
+    "kurma.io/ulimits": "ulimits:ulimits",
     "kurma.io/linux-resources": "linux_resources:linux_resources",
     "resource/block-bandwidth": "bandwidth:block",
     "resource/block-iops": "bandwidth:block",
@@ -48,6 +50,7 @@ _COMPILERS = {
     "os/linux/seccomp-remove-set": "seccomp:remove_set",
     "kurma.io/seccomp-profile": "seccomp_profile:profile",
     "kurma.io/cdi": "cdi:cdi",
+    "kurma.io/environment": "processes:environment",
     "kurma.io/masked-paths": "path_lists:masked_paths",
     "kurma.io/read-only-paths": "path_lists:read_only_paths",
     "os/linux/apparmor-profile": "apparmor_selinux:apparmor_profile",
@@ -92,6 +95,7 @@ _GATED = {
     "kurma.io/masked-paths": "path_lists:powers",
     "kurma.io/read-only-paths": "path_lists:powers",
     "kurma.io/pids-limit": "processes:pids_limit_powers",
+    "kurma.io/ulimits": "ulimits:powers",
     "kurma.io/seccomp-profile": "seccomp_profile:powers",
     "os/linux/apparmor-profile": "apparmor_selinux:apparmor_powers",
     "os/linux/capabilities-retain-set": "capabilities:powers",
@@ -110,6 +114,7 @@ _PARTS: dict[str, tuple[str, ...] | None] = {
     "kurma.io/cdi": None,
     "kurma.io/devices": None,
     "kurma.io/seccomp-profile": ("none", "path", "unconfined"),
+    "kurma.io/ulimits": RLIMITS,
     "os/linux/apparmor-profile": None,
     "os/linux/capabilities-retain-set": NAMES,
     "os/linux/namespaces": ("ipc", "net", "pid", "user", "uts"),

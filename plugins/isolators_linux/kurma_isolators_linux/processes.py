@@ -1,4 +1,4 @@
-"""Isolators of an app's processes: their limit, no_new_privileges, and the OOM score."""
+"""Isolators of an app's processes: their limit, no_new_privileges, the OOM score, and environment variables."""
 
 from __future__ import annotations
 
@@ -102,3 +102,24 @@ def oom_score_adj_powers(name: str, value: Any, scope: str, host: IsolatorHost) 
 
     usual = max(procfs.number(host, "proc/self/oom_score_adj", 0), 0)
     return (Power(name),) if whole_number(name, value, -1000, 1000) < usual else ()
+
+
+def environment(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+    """Compiles {environment}: a list of names and values, for names that an app's manifest does not allow."""
+    given = value.get("environment") if isinstance(value, dict) and len(value) == 1 else None
+    if not isinstance(given, list) or not all(map(_is_variable, given)):
+        # Values may be secrets, and are not repeated.
+        raise IsolatorError(
+            f"isolator {name}: expected a list of variables whose names are printable ASCII characters except =",
+            hint='for instance {"environment": [{"name": "my:variable", "value": "1"}]}',
+        )
+    return Compiled(IsolatorPlan(environment={one["name"]: one["value"] for one in given}))
+
+
+def _is_variable(one: Any) -> bool:
+    if not isinstance(one, dict) or one.keys() != {"name", "value"}:
+        return False
+    name, value = one["name"], one["value"]
+    if not isinstance(name, str) or not isinstance(value, str) or "\0" in value:
+        return False
+    return bool(name) and name.isascii() and name.isprintable() and "=" not in name

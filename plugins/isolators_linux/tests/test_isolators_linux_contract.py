@@ -45,6 +45,7 @@ class TestLinuxIsolators(IsolatorContract):
         *both("resource/cpu", {"request": "250m", "limit": "500m"}, {"limit": 2}, {"request": 0}),
         *both("resource/memory", {"request": "1G", "limit": "2G"}, {"limit": 1 << 62}, {"request": "1Mi"}),
         *both("kurma.io/pids-limit", {"limit": 100}, {"limit": "unlimited"}, {"limit": "1E"}),
+        *(("kurma.io/ulimits", value, "app") for value in ({}, {"core": 0}, {"nofile": [0, 1], "stack": [1, -1]})),
         *both("resource/block-bandwidth", {"default": True, "limit": "2M"}),
         *both("resource/block-iops", {"default": True, "limit": "1000"}),
         *both("kurma.io/block-read-bandwidth", {"path": "/", "limit": "1K"}, {"path": "/none/here", "limit": 1}),
@@ -116,6 +117,12 @@ class TestLinuxIsolators(IsolatorContract):
         *both("resource/memory", {"limit": "64Ki"}, {"limit": "1G", "request": "2G"}, {"limit": "1G", "swap": 0}),
         *both("kurma.io/pids-limit", 100, {"limit": 0}, {"limit": "many"}, {"limit": -1}),
         ("kurma.io/pids-limit", {"limit": 3}, "pod"),
+        *(
+            ("kurma.io/ulimits", {"nofile": pair}, "app")
+            for pair in ([2, 1], [-1, 1], -1, -2, "1", True, None, 1.5, [], [1], [1, 2, 3], [1, "2"], 1 << 63)
+        ),
+        *(("kurma.io/ulimits", value, "app") for value in ([], None, {"files": 1}, {"NOFILE": 1})),
+        ("kurma.io/ulimits", {"core": 0}, "pod"),
         *both("resource/block-bandwidth", {"limit": "2M"}, {"default": False, "limit": "2M"}, {"default": True}),
         *both("resource/block-iops", {"default": True, "limit": 0}, {"default": True, "limit": 1, "request": 1}),
         *both("kurma.io/block-read-bandwidth", {"limit": "1K"}, {"path": "data", "limit": "1K"}),

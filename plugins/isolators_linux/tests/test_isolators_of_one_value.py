@@ -11,7 +11,7 @@ from kurma_core.appc.image import Isolator
 from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs.isolator import IsolatorHost
 from kurma_core.isolation import IsolatorPlugin, compile_isolators
-from kurma_core.models.isolator import CgroupSetting, IsolatorPlan
+from kurma_core.models.isolator import RLIMITS, CgroupSetting, IsolatorPlan
 from kurma_core.value import replace
 
 LINUX = IsolatorPlugin(ISOLATORS, LinuxIsolators, DEFAULTS, EXCLUSIVE, GATED)
@@ -100,6 +100,31 @@ def test_who_is_not_root_is_told_what_root_could_give(host, tmp_path):
     for uid, outcome in ((1000, "enforced"), (0, "modified")):
         (tmp_path / "proc/self/status").write_text(status.format(uid))
         assert compiled(RETAIN, {"set": ["CAP_KILL"]}, host).outcome == outcome
+
+
+def test_resource_limits(host, tmp_path):
+    """More than Kurma's own takes CAP_SYS_RESOURCE, also in a user namespace, and is a power."""
+    name = "kurma.io/ulimits"
+    found = compiled(name, {"nofile": [5, 6], "core": 0, "rttime": [1, -1]}, host)
+    assert found.plan == IsolatorPlan(rlimits={"nofile": (5, 6), "core": (0, 0), "rttime": (1, -1)})
+    assert (found.outcome, found.amounts) == ("enforced", "nofile 5:6, core 0:0, rttime 1:unlimited")
+    assert compiled(name, {"memlock": -1}, host).plan.rlimits == {"memlock": (-1, -1)}, "the kernel decides"
+    asked = {"memlock": [10, 9000], "core": -1}
+    powers = LinuxIsolators().powers
+    assert [one.name for one in powers(name, asked, "app", host)] == [f"{name}=memlock", f"{name}=core"]
+    own = "".join(f"{one:47}{8192 if one == 'memlock' else 'unlimited'}\n" for one in RLIMITS)
+    (tmp_path / "proc/self/limits").write_text(f"Limit\n{own}")
+    assert [one.name for one in powers(name, asked, "app", host)] == [f"{name}=memlock"]
+    for given in (host, replace(host, userns=True)):
+        with pytest.raises(IsolatorError, match="memlock: a hard limit of 9000 is above Kurma's own, 8192") as got:
+            compiled(name, asked, given)
+        assert got.value.hint == "give at most 8192"
+    (tmp_path / "proc/self/status").write_text("CapPrm:\t000001ffffffffff\n")
+    assert compiled(name, asked, host).plan.rlimits == {"memlock": (10, 9000), "core": (-1, -1)}
+    (tmp_path / "proc/sys/fs").mkdir()
+    (tmp_path / "proc/sys/fs/nr_open").write_text("1000\n")
+    with pytest.raises(IsolatorError, match="nofile: a hard limit of 1001 is above the kernel's maximum, 1000"):
+        compiled(name, {"nofile": [1, 1001]}, host)
 
 
 @pytest.mark.parametrize(

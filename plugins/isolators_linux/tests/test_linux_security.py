@@ -144,3 +144,19 @@ def test_a_directory_stands_for_the_devices_below_it(tmp_path: Any) -> None:
     (tmp_path / "dev/none").mkdir()
     with pytest.raises(IsolatorError, match="the directory /dev/none has no devices"):
         compiled("kurma.io/devices", ["/dev/none"], host)
+
+
+def test_variables_with_other_names() -> None:
+    name = "kurma.io/environment"
+    given = [{"name": "my:variable", "value": "1"}, {"name": " ", "value": ""}]
+    found = compiled(name, {"environment": given})
+    assert (found.outcome, found.plan) == ("enforced", IsolatorPlan(environment={"my:variable": "1", " ": ""}))
+    assert powers(name, {"environment": given}) == []
+    pairs = [("", "secret"), ("a=b", "secret"), ("é", "secret"), ("a\n", "secret"), ("a", "secret\0")]
+    for wrong in (*({"name": one, "value": secret} for one, secret in pairs), {"name": "a"}, "a"):
+        with pytest.raises(IsolatorError, match=r"printable ASCII characters except =") as caught:
+            compiled(name, {"environment": [wrong]})
+        assert "secret" not in str(caught.value)
+    for value in ([], {}, {"environment": given, "x": 1}):
+        with pytest.raises(IsolatorError, match="expected a list of variables"):
+            compiled(name, value)

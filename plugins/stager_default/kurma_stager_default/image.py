@@ -156,12 +156,15 @@ def build(rootfs: str, sources: list[tuple[str, str]] | None = None) -> Mapping[
         "annotations": [
             {"name": "kurma.io/stager/python", "value": sys.version.split()[0]},
             {"name": "kurma.io/stager/waits", "value": "true"},
+            {"name": "kurma.io/stager/forks", "value": "true"},
             {"name": "kurma.io/stager/userns", "value": "true"},
             {"name": "kurma.io/stager/powers", "value": "true"},
             {"name": "kurma.io/stager/pid", "value": "true"},
             {"name": "kurma.io/stager/volumes", "value": "true"},
+            {"name": "kurma.io/stager/secrets", "value": "true"},
             {"name": "kurma.io/stager/isolators", "value": "true"},
             {"name": "kurma.io/stager/logs", "value": "true"},
+            {"name": "kurma.io/stager/roots", "value": "true"},
             {"name": "kurma.io/stager/callins", "value": ",".join((*OPTIONAL, "run-contained", "control"))},
         ],
     }

@@ -170,15 +170,16 @@ def test_the_newest_plan_as_the_core_writes_it():
 )
 def test_a_setting_that_this_stager_does_not_know_is_told(wrong):
     """18: nothing has been set then."""
-    with pytest.raises(errors.SetupError, match=r"there is no|cannot set the limit"):
+    with pytest.raises(errors.SetupError, match=r"there is no|cannot set the limit nofile to \d+:\d+: "):
         process_settings.apply(manifest.Plan({"version": 4, **wrong}))
 
 
-def test_a_small_limit_of_files_is_set_at_last():
+def test_small_limits_are_set_at_last():
     """The set-up of an app needs more."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    process_settings.apply(manifest.Plan({"version": 4, "rlimits": {"nofile": [20, before[1]]}}))
-    assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
+    numbers = {"nofile": resource.RLIMIT_NOFILE, "as": resource.RLIMIT_AS}
+    before = {name: resource.getrlimit(number) for name, number in numbers.items()}
+    process_settings.apply(manifest.Plan({"version": 4, "rlimits": {key: [20, 20] for key in numbers}}))
+    assert {name: resource.getrlimit(number) for name, number in numbers.items()} == before
 
 
 def test_an_empty_storage_is_none_chosen():

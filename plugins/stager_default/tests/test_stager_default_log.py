@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.pod import status_file
-from kurma_stager_default.inside.streams import app_log, log_rotation
+from kurma_stager_default.inside.streams import app_log, log_rotation, outside_log
 
 from kurma_core.formats import cri_log
 
@@ -584,3 +584,74 @@ def test_long_lines_are_written_in_parts(pieces):
     texts = [line.split(b" ", 3) for line in app_log.lines(data, app_log.STDOUT, NOW).splitlines()]
     assert all(len(text) <= app_log.LONGEST for _, _, _, text in texts)
     assert b"".join(text + (b"\n" if tag == b"F" else b"") for _, _, tag, text in texts) == data
+
+
+# --- logs that another program rotates --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rotated(tmp_path):
+    """A log whose file was renamed to ``old`` while a line was open, and the answers to the request for a new
+    one."""
+    log = outside_log.outside_log(str(tmp_path), "new")
+    log.write(app_log.STDOUT, b"one\ntw")
+    (tmp_path / "new").rename(tmp_path / "old")
+    answers = []
+    assert log.ask(answers.append) is False
+    yield log, answers
+    log.close()
+
+
+def of(path):
+    return [tuple(line.split(b" ", 3)[1:]) for line in path.read_bytes().splitlines()]
+
+
+OPEN = [(b"stdout", b"F", b"one"), (b"stdout", b"P", b"tw")]
+
+
+def test_a_rotated_log_ends_with_whole_lines(rotated, tmp_path):
+    log, answers = rotated
+    log.write(app_log.STDERR, b"wrong\n")
+    assert (answers, (tmp_path / "new").exists()) == ([], False)
+    log.write(app_log.STDOUT, b"o\nthree\nfo")
+    assert answers == [""]
+    assert of(tmp_path / "old") == [*OPEN, (b"stdout", b"F", b"o")]
+    new = [(b"stderr", b"F", b"wrong"), (b"stdout", b"F", b"three"), (b"stdout", b"P", b"fo")]
+    assert of(tmp_path / "new") == new
+    log.turn_over()
+    assert answers == [""]
+
+
+def test_a_line_that_does_not_end_is_divided(rotated, tmp_path):
+    log, answers = rotated
+    log.write(app_log.STDERR, b"wrong\n")
+    log.turn_over()
+    log.write(app_log.STDOUT, b"o\n")
+    assert (answers, of(tmp_path / "old")) == ([""], OPEN)
+    assert of(tmp_path / "new") == [(b"stderr", b"F", b"wrong"), (b"stdout", b"F", b"o")]
+
+
+def test_much_output_does_not_wait_for_a_line(rotated, tmp_path):
+    log, answers = rotated
+    for _ in range(100):
+        log.write(app_log.STDERR, b"x" * 60_000 + b"\n")
+    assert answers == [""]
+    assert (tmp_path / "new").stat().st_size > 6_000_000
+    assert of(tmp_path / "old") == OPEN
+
+
+def test_the_end_of_an_app_makes_no_new_file(rotated, tmp_path):
+    log, answers = rotated
+    log.write(app_log.STDERR, b"wrong\n")
+    log.close()
+    assert (answers, (tmp_path / "new").exists()) == (["the app has ended"], False)
+    assert of(tmp_path / "old") == [*OPEN, (b"stderr", b"F", b"wrong")]
+
+
+def test_a_new_file_that_cannot_be_made(rotated, tmp_path):
+    log, answers = rotated
+    (tmp_path / "new").symlink_to("elsewhere")
+    log.write(app_log.STDOUT, b"o\nthree\n")
+    assert len(answers) == 1
+    assert answers[0].startswith("log new: ")
+    assert of(tmp_path / "old") == [*OPEN, (b"stdout", b"F", b"o"), (b"stdout", b"F", b"three")]

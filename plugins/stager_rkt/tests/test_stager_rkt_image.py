@@ -59,6 +59,7 @@ def test_the_plugin_runs_images(tmp_path):
     assert (stager.name, stager.features().joins_networks, stager.features().default_hostname) == (
         *("fly", True, "rkt-{uuid}"),
     )
+    assert not stager.features().secrets, "rkt's stage1 records what it gets on the disk"
 
 
 def test_what_is_said_of_it():

@@ -56,7 +56,7 @@ def test_pruned(fresh: Kurma, replaced: tuple[str, str], background: Start) -> N
     background("live", by=fresh)
     busybox = images(fresh) - {old, new}
     before = use(fresh)
-    assert set(before) == {"pod", "image", "layer", "archive", "tree", "download", "leftover"}
+    assert set(before) == {"pod", "volume", "image", "layer", "archive", "tree", "download", "leftover"}
     assert (before["pod"]["count"], before["pod"]["active"]) == (2, 1)
     assert 0 < before["pod"]["reclaimable"] < before["pod"]["size"]
     assert 40_000 < before["layer"]["reclaimable"] < before["layer"]["size"]

@@ -20,8 +20,10 @@ def completed(kurma: Any, *words: str) -> list[str]:
 
 @pytest.fixture
 def pods(kurma: Any, sleeping: Callable[..., Any]) -> dict[str, str]:
-    """A pod that runs, and two that do not: UUIDs by name."""
+    """A pod that runs, and two that do not: UUIDs by name. Two volumes."""
     sleeping("web")
+    for volume in ("data", "logs"):
+        kurma.out("volume", "create", volume)
     found = {}
     for name in ("done", "database"):
         assert kurma("run", "--name", name, "--net", "none", kurma.image).returncode == 3
@@ -48,9 +50,13 @@ LINES = {
     "enter --app ": [],
     "cp web/": ["web/busybox:"],
     "ps ": [],
-    "inspect d": ["database", "done", "default"],
+    "inspect d": ["database", "done", "default", "data"],
     "inspect --type pod d": ["database", "done"],
     "network inspect d": ["default"],
+    "volume rm ": ["data", "logs"],
+    "volume show d": ["data"],
+    "volume inspect l": ["logs"],
+    "inspect --type volume ": ["data", "logs"],
     "app stop web ": ["busybox"],
     "app stop web busybox ": [],
     "logs nonsense/": [],

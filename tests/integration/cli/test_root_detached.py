@@ -155,6 +155,14 @@ def test_of_pods_that_want_one_port_at_once_one_gets_it(kurma: Any, tmp_path: Pa
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     words = ("-p", f"127.0.0.1:{port}:80", "--net", "default", "--exec", "/bin/sleep", kurma.image, "--", "1000")
+    try:
+        _of_pods_one_gets_the_port(kurma, tmp_path, port, words)
+    finally:
+        kurma("rm", "--force", "--all", "--yes")
+        kurma.out("network", "rm", "default")
+
+
+def _of_pods_one_gets_the_port(kurma: Any, tmp_path: Path, port: int, words: tuple[str, ...]) -> None:
     known = set(pods(kurma))
     for more in ((), ("--rm",), ("--uuid-file",)):
         commands = [
@@ -177,7 +185,6 @@ def test_of_pods_that_want_one_port_at_once_one_gets_it(kurma: Any, tmp_path: Pa
             assert len(named) == ("still there" in hint)
         kurma.out("rm", "--force", up["uuid"], *losers)
         known = set(pods(kurma))
-    kurma.out("network", "rm", "default")
 
 
 def test_a_program_that_cannot_be_executed(kurma: Any) -> None:

@@ -1,6 +1,7 @@
 """A daemon that is started for a pod that outlives its command, and that ends when nobody needs it any more."""
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import stat
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -84,6 +86,20 @@ def test_twenty_at_once_get_one_daemon_and_twenty_pods(starter):
     assert {int(owner) for _, owner, _ in said} == {daemon}
 
 
+def test_a_daemon_that_another_command_has_started_is_waited_for(starter):
+    """That command was killed meanwhile: its daemon serves the directory, and has no socket yet."""
+    os.makedirs(starter.run, exist_ok=True)
+    log = Path(starter.run, "kurmad.log")
+    with open(f"{starter.run}/kurmad.lock", "w") as serves:
+        fcntl.flock(serves, fcntl.LOCK_EX)
+        asking = starter.begin()
+        until(lambda: log.exists() and "serves" in log.read_text(), "the refusal of a second daemon")
+        assert asking.poll() is None
+    out, error = asking.communicate(timeout=90)
+    assert (asking.returncode, error) == (0, "")
+    assert out.split()[2] == "running"
+
+
 def test_the_daemon_has_nothing_of_its_caller(starter, tmp_path, monkeypatch):
     """Neither terminal nor descriptors, directory, umask, ignored signals or secrets."""
     read, write = os.pipe()
@@ -137,10 +153,12 @@ def test_who_cannot_be_served_is_told_why(starter, monkeypatch):
 
 def test_what_keeps_it_from_starting_is_the_callers_error(starter, monkeypatch):
     # Somebody has the lock of a daemon, and does not listen.
+    monkeypatch.setattr(start_kurmad, "_PATIENCE", 0.5)
     with locked(f"{starter.run}/kurmad.lock"), pytest.raises(HostError) as caught:
         starter.connect()
     assert str(caught.value) == f"a kurmad serves {starter.house.state} already"
     # What ends it before it can say anything.
+    monkeypatch.setattr(start_kurmad, "_PATIENCE", 30.0)
     monkeypatch.setattr(start_kurmad, "_PROGRAM", "import os; print('oh dear', file=open(2, 'w')); os._exit(1)")
     with pytest.raises(HostError, match="ended before it was ready") as caught:
         starter.connect()

@@ -227,7 +227,7 @@ def test_who_may_not_use_the_socket_is_told_who_may(place, busybox_image, group)
         )
 
     alone = run("run", "--detach", "example.com/busybox")
-    assert alone.stderr.startswith("kurma: only root can run\n")
+    assert alone.stderr.startswith("kurma: only root can run kurma run\n")
     assert alone.stderr.endswith("or have root start kurmad, and be a member of the group kurma\n")
     with log.open("wb") as out:
         process = subprocess.Popen([*program, "daemon", "run"], stdout=out, stderr=out)
@@ -240,7 +240,7 @@ def test_who_may_not_use_the_socket_is_told_who_may(place, busybox_image, group)
         refused = run("image", "rm", "example.com/busybox")
         assert refused.returncode == 125
         assert refused.stderr == (
-            "kurma: only root can image rm\n"
+            "kurma: only root can run kurma image rm\n"
             "  hint: run it as root, with sudo for instance; or by way of the kurmad that runs, as a member of "
             "the group kurma\n"
         )
@@ -269,8 +269,8 @@ def test_who_may_not_use_the_socket_is_told_who_may(place, busybox_image, group)
             copied = run("cp", "./busybox.aci", "web:/", groups=groups)
             assert copied.returncode == 125
             assert copied.stderr == (
-                "kurma: only root can cp: it reaches into the app's root and the host's files by itself, and no "
-                "kurmad does it for others\n"
+                "kurma: only root can run kurma cp: it reaches into the app's root and the host's files by "
+                "itself, and no kurmad does it for others\n"
                 "  hint: run it as root, with sudo for instance\n"
             )
         needless = run("daemon", "run", groups=[group])

@@ -126,6 +126,29 @@ def test_initial_pods(kurmad, make_house, ask, tmp_path):
 
 
 @pytest.mark.full
+def test_files_of_variables(kurmad, make_house, tmp_path):
+    """kurmad reads them again with its configuration; a pod is replaced if one has changed, and kept if one is
+    missing."""
+    house, file = make_house(), tmp_path / "web.env"
+    file.write_text("WORD=one\n")
+    entry = web(house, f"echo $WORD; {SLEEP}")
+    entry["apps"][0]["environmentFiles"] = [str(file)]
+    configure(house, initial_pods=[entry])
+    daemon = kurmad(house=house)
+    (first,) = run(house, "web")
+    until(lambda: house.log(house.client.pod("web")) == "one\n", "its word")
+    file.unlink()
+    hang_up(daemon, initial_pods=[entry])
+    until(lambda: f"{file}: cannot be read" in daemon.log.read_text(), "the missing file")
+    assert run(house, "web") == (first,)
+    file.write_text("WORD=two\n")
+    hang_up(daemon, initial_pods=[entry])
+    until(lambda: made(house).get("web", ("", first))[1] != first, "its being replaced")
+    run(house, "web")
+    until(lambda: house.log(house.client.pod("web")) == "two\n", "the new one's word")
+
+
+@pytest.mark.full
 def test_what_fails_is_tried_again_and_told(kurmad, make_house, ask, tmp_path):
     house = make_house()
     image, other = tmp_path / "sleeper.aci", tmp_path / "other.aci"
@@ -264,6 +287,19 @@ def test_networks_are_reloaded(kurmad, make_house, ask):
     assert "container_networks" in daemon.log.read_text()
     record = ask(daemon).prepare(house.request("true", net="mine"))
     assert "mine" in [one.network for one in record.attachments]
+
+
+@pytest.mark.full
+def test_the_end_gives_pods_the_time_that_they_ask_for(kurmad, make_house):
+    """``kurma.io/stop-timeout`` of a pod counts, also if it is longer than the configured time."""
+    house = make_house({"stop_timeout": 0.1})
+    daemon = kurmad("--stop-pods", house=house)
+    patient = [{"name": "kurma.io/stop-timeout", "value": "60"}]
+    script = "trap 'sleep 7; exit 3' TERM; echo up; while :; do sleep 0.02; done"
+    uuid = started(daemon, script, annotations=patient)
+    until(lambda: "up" in house.log(house.client.pod(uuid)), "the trap")
+    assert daemon.end() == 0
+    assert house.state_of(uuid)["exitCode"] == 3
 
 
 def test_the_end_stops_pods_if_it_is_to(kurmad, make_house):

@@ -6,13 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from kurma_core.client.remote.http import Connection
 from kurma_core.daemon.pods.listing import RECORDS, Listing
-from kurma_core.pods import daemon_interface
 from kurma_core.pods.daemon_interface import DaemonInterface
 from tests.cli.test_cli_imports import HEAVY, NOT_FOR_LISTS
 from tests.cli.test_cli_imports import PROGRAM as LISTER
@@ -31,8 +29,7 @@ class Watcher:
         self.here = daemon.house.connect(host="local")
 
     def settle(self):
-        """Until all that is told is kept."""
-        time.sleep(daemon_interface._TICK + 0.1)
+        """All that is told is kept."""
         self.told()
 
     def told(self):
@@ -149,25 +146,23 @@ def test_owners_and_stagers_that_are_killed_are_missed_at_once(watcher):
     assert there.pods_json() == []
 
 
-def test_answers_of_a_store_are_no_more_than_its_pods(watcher, monkeypatch):
+def test_answers_of_a_store_are_no_more_than_its_pods(watcher):
     """In the daemon's own terms, on pods that ran."""
-    monkeypatch.setattr(daemon_interface, "_TICK", 0.05)
     house, here = watcher.daemon.house, watcher.here
     listing = Listing(DaemonInterface(here.here.pods))
     with house.running(name="up") as up:
         other = here.prepare(house.request("true", name="other"))
-        time.sleep(0.2)
         told = json.loads(listing.json(RECORDS))
         assert [one["state"] for one in told] == ["running", "prepared"]
         assert set(listing._kept) == {up.uuid, other.uuid}
-        assert sum(len(text) for one in listing._kept.values() for text in one.texts.values()) < 10_000
+        assert sum(len(text) for one in listing._kept.values() for text in one.answers.values()) < 10_000
         here.rm("other")
         listing.json(RECORDS)
         assert set(listing._kept) == {up.uuid}
         # A stager that keeps no such file is asked each time.
         os.unlink(f"{house.path(up.uuid)}/pod/status.json")
         listing.json(RECORDS)
-        assert RECORDS not in getattr(listing._kept.get(up.uuid), "texts", {})
+        assert RECORDS not in getattr(listing._kept.get(up.uuid), "answers", {})
     here.rm("up")
     listing.json(RECORDS)
     assert listing._kept == {}

@@ -1,5 +1,6 @@
 """Stagers that a daemon keeps started for pods to come: who gets them, who does not, and what becomes of them."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -115,6 +116,19 @@ def test_pods_take_those_that_wait_and_others_take_their_places(filled, ask):
     ask(daemon).stop(on.uuid, force=True)
     ask(daemon).stop(pod["uuid"], force=True)
     assert stager not in [pid for pids in waiting(house).values() for pid in pids]
+
+
+def test_an_app_that_never_ran_can_be_removed(filled, ask):
+    """The stager that waited has made the directory of the apps' roots, and the start of the pod leaves it."""
+    daemon = filled(count=2)
+    house, client = daemon.house, ask(daemon)
+    for options in ({}, {"annotations": [{"name": "kurma.io/keep-root", "value": "true"}]}):
+        there = full(house)
+        pod = begin(daemon, {}, **options)
+        assert pod["uuid"] in there
+        client.app_add(pod["uuid"], house.request({"one": "true"}), start=False)
+        client.app_rm(pod["uuid"], "one")
+        client.stop(pod["uuid"], force=True)
 
 
 def test_commands_take_them_unless_something_is_written_before_the_pod_runs(filled, tmp_path):
@@ -252,7 +266,8 @@ def test_one_that_dies_is_replaced(filled):
     there = full(daemon.house)
     uuid = next(iter(there))
     for pid in there[uuid]:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # the others may end with the first
+            os.kill(pid, signal.SIGKILL)
     until(lambda: not left(daemon.house, uuid), "what it has left to go")
     now = full(daemon.house)
     assert uuid not in now

@@ -52,8 +52,8 @@ class Raw:
     def type(self, data):
         self.socket.sendall(frame(INPUT, data))
 
-    def until(self, *kinds, output=None):
-        """The next message of that kind; or what was put out, once that stands in it."""
+    def until(self, *kinds, output=None, log=None):
+        """The next message of that kind; or None, once that stands in the output or the log."""
         while True:
             for kind, payload in self._reader.frames():
                 if kind != MESSAGE:
@@ -61,6 +61,8 @@ class Raw:
                 elif (message := json.loads(payload))["is"] in kinds:
                     return message
             if output is not None and output in self.got[OUTPUT]:
+                return None
+            if log is not None and log in self.got[LOG]:
                 return None
             data = self.socket.recv(65536)
             assert data, self.got
@@ -222,10 +224,7 @@ def test_who_follows_a_silent_pod_and_goes_leaves_nothing(kurmad, ask):
     before = threads(daemon)
     followers = [Raw(daemon, f"/v1/pods/{pod}/logs?follow=true") for _ in range(5)]
     for follower in followers:
-        while not follower.got[LOG]:
-            follower._reader.feed(follower.socket.recv(65536))
-            for kind, payload in follower._reader.frames():
-                follower.got[kind] += payload
+        follower.until(log=b"up")
     assert threads(daemon) > before
     for follower in followers:
         follower.close()
@@ -245,10 +244,7 @@ def test_more_follow_than_a_host_has_watches(kurmad, ask):
     until(lambda: threads(daemon) >= 140, "all being served")
     assert daemon.house.enter(pod, "touch", "/tmp/go")[0] == 0
     for follower in followers:
-        while b"up" not in follower.got[LOG]:
-            follower._reader.feed(follower.socket.recv(65536))
-            for kind, payload in follower._reader.frames():
-                follower.got[kind] += payload
+        follower.until(log=b"up")
     assert watching(daemon) == before + 1
     for follower in followers:
         follower.close()

@@ -39,12 +39,14 @@ def test_all_that_can_be_asked_for_in_short(kurma: Kurma, sleeping: Sleeping) ->
     options = (
         *("--memory", "64.5Mi", "--cpus", "1500m", "--caps-retain", "CAP_CHOWN,net_bind_service"),
         *("--isolator", "os/linux/oom-score-adj=300", "--isolator", "os/linux/no-new-privileges=true"),
+        *("--ulimit", "nofile=100:200", "--ulimit", "core=0"),
         *("--isolator", 'os/unix/sysctl={"kernel.shmmni": "123"}', "--strict-isolators"),
     )
     sleeping("short", *options)
     script = f"cat /proc/self/oom_score_adj /proc/sys/kernel/shmmni; {BOUNDING}; grep NoNew /proc/self/status"
+    script += "; ulimit -Sn; ulimit -Hn; ulimit -c"
     said = kurma.out("enter", "short", "--", "sh", "-c", script).split()
-    assert said == ["300", "123", f"{CHOWN | NET_BIND_SERVICE:016x}", "NoNewPrivs:", "1"]
+    assert said == ["300", "123", f"{CHOWN | NET_BIND_SERVICE:016x}", "NoNewPrivs:", "1", "100", "200", "0"]
     reports = shown(kurma, "short")
     assert {report["outcome"] for report in reports.values()} == {"enforced"}
     assert {name: report["app"] for name, report in reports.items()} == {
@@ -53,6 +55,7 @@ def test_all_that_can_be_asked_for_in_short(kurma: Kurma, sleeping: Sleeping) ->
         "os/linux/capabilities-retain-set": "busybox",
         "os/linux/oom-score-adj": "busybox",
         "os/linux/no-new-privileges": "busybox",
+        "kurma.io/ulimits": "busybox",
         "os/unix/sysctl": None,
     }
     assert reports["resource/memory"]["value"] == {"limit": "64.5Mi"}
@@ -61,6 +64,7 @@ def test_all_that_can_be_asked_for_in_short(kurma: Kurma, sleeping: Sleeping) ->
     assert '{"limit":"64.5Mi"} = ' in page
     assert "limit 67633152 bytes" in page
     assert "limit 1500 millicores" in page
+    assert "nofile 100:200, core 0:0" in page
     # What nobody asked for is told as such.
     (usual,) = [line for line in page.splitlines() if line.startswith("kurma.io/pids-limit")]
     assert '{"limit":2048} = limit 2048' in usual

@@ -49,7 +49,17 @@ def test_refused(house):
         house.client.pod_annotate("kept", set={"a": "b"}, app="other")
     with pytest.raises(UsageError, match="name of an app's annotation"):
         house.client.pod_annotate("kept", set={"A": "b"}, app="main")
-    with pytest.raises(UsageError, match="bytes"):
-        house.client.pod_annotate("kept", set={"a": "b" * (1 << 20)})
+    for name in ("a", "kurma.io/cri/fact"):
+        with pytest.raises(UsageError, match="bytes"):
+            house.client.pod_annotate("kept", set={name: "b" * (1 << 20)})
     assert "expected NAME=VALUE or NAME-" in house.kurma("annotate", "kept", "a").stderr
     assert house.client.pod("kept").manifest == before
+
+
+def test_large_annotations_of_a_plugin_leave_room(house):
+    """A pod may be made with any of them."""
+    large = {"name": "kurma.io/cri/config", "value": "x" * (1 << 20)}
+    house.client.prepare(house.request("true", name="large", annotations=[large]))
+    house.client.pod_annotate("large", set={"kurma.io/cri/more": "y" * 200_000, "example.com/a": "1"})
+    found = told(house, "large")
+    assert (len(found["kurma.io/cri/config"]), found["example.com/a"]) == (1 << 20, "1")

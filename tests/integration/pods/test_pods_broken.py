@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from kurma_core.errors import FormatVersionError, PodDamagedError, PodStateError
+from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file
 from tests.kit.host import links
 from tests.kit.waiting import alive, until
@@ -182,3 +183,18 @@ def test_a_dead_pod_in_a_state_directory_that_is_read_only(make_house, tmp_path,
     finally:
         assert os.system(f"umount {state}") == 0
     assert {record.state for record in house.client.pods()} == {"stopped", "errored"}
+
+
+def test_a_cgroup_that_an_ended_pod_has_left_is_removed(house):
+    """As a call-in leaves it that is killed while its pod ends."""
+    pod, _ = house.run("true")
+    lost = CgroupTree(f"{pod.cgroup}/callins")
+    lost.create()
+    assert any("cgroup" in line for line in house.client.gc(grace=1000, dry_run=True).lines)
+    assert lost.exists()
+    (line,) = house.client.gc(grace=1000).lines
+    assert line == f"pod {pod.uuid}: it has ended, its cgroup is left: removed"
+    assert not CgroupTree(pod.cgroup).exists()
+    lost.create()
+    house.client.rm(pod.uuid)
+    assert not CgroupTree(pod.cgroup).exists()

@@ -149,7 +149,7 @@ def test_what_the_annotations_may_not_say(house):
 
 @pytest.mark.full
 def test_a_million_lines_and_ten_rotations(house, tmp_path):
-    """No line is lost or doubled, in the files and for a client that follows."""
+    """No line is lost, doubled or divided, in the files and for a client that follows."""
     lines = 1_000_000
     batch = "seq $((i * 5000 + 1)) $((i * 5000 + 5000)); i=$((i + 1)); usleep 20000"
     script = f"i=0; while [ $i -lt {lines // 5000} ]; do {batch}; done; echo done; exec sleep 1000"
@@ -164,6 +164,7 @@ def test_a_million_lines_and_ten_rotations(house, tmp_path):
             house.client.app_reopen_log(pod.uuid, "seq")
         files = [directory / f"seq/0.log.{number}.old" for number in range(10)] + [log]
         until(lambda: log.read_bytes().endswith(b" done\n"), "the last line")
+        assert {file.read_text().rpartition("\n")[0].rpartition("\n")[2].split(" ")[2] for file in files} == {"F"}
         text = "".join(part + ("\n" if tag == "F" else "") for file in files for _, tag, part in parts(file))
         assert text == "".join(f"{number}\n" for number in range(1, lines + 1)) + "done\n"
         reader.join(20)

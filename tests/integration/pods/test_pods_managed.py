@@ -24,11 +24,14 @@ def test_a_managed_pod_is_changed_by_its_manager_or_by_force(house):
     refused = (
         lambda: client.rm(NAME, force=True),
         lambda: client.stop(NAME),
+        lambda: client.kill(NAME),
+        lambda: client.kill(NAME, 10, "main"),
         lambda: house.start(NAME),
         lambda: client.app_add(NAME, house.request("true")),
         lambda: client.app_start(NAME, "main"),
         lambda: client.app_stop(NAME, "main", force=True),
         lambda: client.app_rm(NAME, "main", force=True),
+        lambda: client.app_reopen_log(NAME, "main"),
         lambda: client.app_update(NAME, "main", {"os/linux/oom-score-adj": 5}),
         lambda: client.pod_annotate(NAME, set={"example.com/owner": "lab"}),
     )

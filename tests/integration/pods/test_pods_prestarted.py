@@ -74,15 +74,27 @@ def left(house, uuid):
     return found + [name for name in os.listdir(f"{house.state}/pods") if uuid in name]
 
 
-def begin(house, prestarted, apps="sleep 1000", **options):
-    """The pod made of it, and the record of it as it was prepared."""
-    pods = house.client.here.pods
-    record, pod = pods.prepare_to_start(house.request(apps, **options), new=prestarted)
-    null = os.open("/dev/null", os.O_RDWR)
-    try:
-        return pods.start_prepared(pod, Stdio(null, null, null)), record
-    finally:
-        os.close(null)
+@pytest.fixture
+def begin(house):
+    """``begin(prestarted, apps, …)``: the pod made of it, and the record of it as it was prepared. Pods that a
+    test leaves are ended: this process holds their owner locks, so no other process can end them."""
+    begun = []
+
+    def start(prestarted, apps="sleep 1000", **options):
+        pods = house.client.here.pods
+        record, pod = pods.prepare_to_start(house.request(apps, **options), new=prestarted)
+        begun.append(pod)
+        null = os.open("/dev/null", os.O_RDWR)
+        try:
+            return pods.start_prepared(pod, Stdio(null, null, null)), record
+        finally:
+            os.close(null)
+
+    yield start
+    for pod in begun:
+        if os.path.isdir(pod.directory):
+            pod.abandon()
+        pod.close()
 
 
 def finish(pod):
@@ -91,11 +103,11 @@ def finish(pod):
     pod.close()
 
 
-def test_a_pod_takes_over_what_there_is(house, make):
+def test_a_pod_takes_over_what_there_is(house, make, begin):
     """The stager, the namespace and the cgroup are those that were there; it runs, and goes as any other."""
     prestarted = make()
     stager, namespace = prestarted.waiting.pid, os.stat(f"/run/netns/kurma-{prestarted.uuid}").st_ino
-    pod, record = begin(house, prestarted, "cat /proc/self/cgroup; readlink /proc/self/ns/net; exec sleep 1000")
+    pod, record = begin(prestarted, "cat /proc/self/cgroup; readlink /proc/self/ns/net; exec sleep 1000")
     assert (record.uuid, pod.stager.pid) == (prestarted.uuid, stager)
     until(lambda: "net:[" in house.log(record), "its output")
     log = house.log(record)
@@ -111,12 +123,12 @@ def test_a_pod_takes_over_what_there_is(house, make):
     assert left(house, record.uuid) == []
 
 
-def test_a_pod_whose_cgroup_has_a_parent_takes_it_over(house, make):
+def test_a_pod_whose_cgroup_has_a_parent_takes_it_over(house, make, begin):
     """The stager moves there with all its processes, and sees that cgroup as its own; the other one goes."""
     prestarted = make()
     parent = f"kurmatest-{prestarted.uuid[:8]}"
     place = [{"name": "kurma.io/cgroup-parent", "value": f"/{parent}/pods"}]
-    pod, record = begin(house, prestarted, "echo up; exec sleep 1000", annotations=place)
+    pod, record = begin(prestarted, "echo up; exec sleep 1000", annotations=place)
     try:
         assert (record.uuid, pod.stager.pid) == (prestarted.uuid, prestarted.waiting.pid)
         until(lambda: "up" in house.log(record), lambda: house.log(record))
@@ -136,6 +148,27 @@ def test_a_pod_whose_cgroup_has_a_parent_takes_it_over(house, make):
         CgroupTree(parent).remove()
 
 
+def test_children_that_end_while_the_stager_moves(house, make):
+    """The kernel may name a process that has ended by the time it is moved: the move goes on."""
+    prestarted = make()
+    home, other = CgroupTree(prestarted.waiting.place.cgroup), CgroupTree(f"kurmatest-{prestarted.uuid[:8]}/pod")
+    other.create()
+    forking = subprocess.Popen(["sh", "-c", "while :; do true & /bin/true; done"])
+    try:
+        for _ in range(50):
+            for directory in home.leaf("stager"):
+                with open(f"{directory}/cgroup.procs", "w") as file:
+                    file.write(str(forking.pid))
+            prestarted.waiting.move_to(other.name)
+            assert {prestarted.waiting.pid, forking.pid} <= set(other.pids())
+    finally:
+        forking.kill()
+        forking.wait()
+        prestarted.discard()
+        other.kill()
+        other.remove()
+
+
 def mounts_in(text):
     """What an app sees mounted, without what differs from pod to pod. :param text: its ``mountinfo``."""
     found = set()
@@ -147,10 +180,10 @@ def mounts_in(text):
     return found
 
 
-def test_an_app_sees_what_it_sees_in_any_pod(house, make):
+def test_an_app_sees_what_it_sees_in_any_pod(house, make, begin):
     """The kernel's file systems that were made before are as those made for an app, and one app's alone."""
     ordinary = mounts_in(house.run("cat /proc/self/mountinfo")[1])
-    pod, record = begin(house, make(), {"main": "exec sleep 1000", "other": "exec sleep 1000"})
+    pod, record = begin(make(), {"main": "exec sleep 1000", "other": "exec sleep 1000"})
     assert pod.stager.pid
     seen, terminals = {}, set()
     for app in ("main", "other"):
@@ -167,7 +200,7 @@ def test_an_app_sees_what_it_sees_in_any_pod(house, make):
 
 
 @pytest.mark.parametrize("first", ["privileged", "plain"])
-def test_a_privileged_app_gets_what_is_its_own(make_house, first):
+def test_a_privileged_app_gets_what_is_its_own(make_house, first, begin):
     """What was made before is for others: nothing is masked for it, and every device is alive."""
     house = make_house({"stop_timeout": 3})
     prestarted = prestart(house.client.here.services, "default")
@@ -176,22 +209,22 @@ def test_a_privileged_app_gets_what_is_its_own(make_house, first):
     if first == "plain":
         apps = dict(reversed(apps.items()))
     power = AppOverrides(isolators=(("os/linux/privileged", True),))
-    pod, record = begin(house, prestarted, apps, overrides={"main": power})
+    pod, record = begin(prestarted, apps, overrides={"main": power})
     assert pod.stager.pid == prestarted.waiting.pid
     until(lambda: all("looked" in house.log(record, app) for app in apps), "their output")
     assert {app: house.log(record, app) for app in apps} == {"main": "alive\nlooked\n", "other": "looked\n"}
     finish(pod)
 
 
-def test_it_can_be_started_again(house, make):
-    pod, record = begin(house, make(), "echo once")
+def test_it_can_be_started_again(house, make, begin):
+    pod, record = begin(make(), "echo once")
     pod.finish()
     pod.close()
     again, output = house.start(record.uuid)
     assert (again.exit_code, output) == (0, "once\n")
 
 
-def test_nobody_sees_it(house, make):
+def test_nobody_sees_it(house, make, begin):
     """No listing, no look for leaks, and no collection of garbage, while its holder lives."""
     prestarted = make()
     assert prestarted.uuid not in house.uuids()
@@ -202,7 +235,7 @@ def test_nobody_sees_it(house, make):
         said = other.gc(grace=0).lines
         assert not [line for line in said if prestarted.uuid in line]
     assert prestarted.alive()
-    pod = begin(house, prestarted)[0]
+    pod = begin(prestarted)[0]
     with house.connect() as other:
         assert not [line for line in other.gc(grace=0).lines if prestarted.uuid in line]
     assert pod.stager.alive()
@@ -256,14 +289,14 @@ def test_of_pods_that_want_one_port_at_once_one_gets_it(house, make):
 
 
 @pytest.mark.parametrize("why", ["host network", "standard input", "user namespace"])
-def test_a_pod_that_it_does_not_fit_is_made_without(house, make, why):
+def test_a_pod_that_it_does_not_fit_is_made_without(house, make, why, begin):
     prestarted = make()
     options = {
         "host network": {"networks": (NetworkRequest("host"),)},
         "standard input": {"interactive": "main"},
         "user namespace": {"userns": "auto"},
     }[why]
-    pod, record = begin(house, prestarted, "exec sleep 1000", **options)
+    pod, record = begin(prestarted, "exec sleep 1000", **options)
     assert pod.stager.pid != prestarted.waiting.pid
     assert not alive(prestarted.waiting.pid)
     assert record.uuid == prestarted.uuid
@@ -453,7 +486,7 @@ def comm(pid):
         return ""
 
 
-def test_the_first_apps_root_is_made_beside_the_stager(house, make):
+def test_the_first_apps_root_is_made_beside_the_stager(house, make, begin):
     """No app without it; and it has gone before the app's program runs."""
     prestarted = make()
     maker = maker_of(prestarted)
@@ -465,8 +498,11 @@ def test_the_first_apps_root_is_made_beside_the_stager(house, make):
     )
     pod = CgroupTree(f"kurma/{prestarted.uuid}")
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(begin, house, prestarted, {"main": script, "other": "exec sleep 1000"})
-        until(lambda: "sleep" in [comm(pid) for pid in pod.pids()], "the other app, which makes its own")
+        coming = pool.submit(begin, prestarted, {"main": script, "other": "exec sleep 1000"})
+        sleeps = lambda: "sleep" in [comm(pid) for pid in pod.pids()]  # noqa: E731
+        until(lambda: coming.done() or sleeps(), "the other app, which makes its own")
+        if coming.done():
+            pytest.fail(f"the pod did not wait for its maker: {coming.result()}")
         assert [comm(pid) for pid in CgroupTree(f"{pod.name}/app-main").pids()] == ["python3"]
         assert not coming.done()
         os.kill(maker, signal.SIGCONT)
@@ -482,35 +518,33 @@ def test_the_first_apps_root_is_made_beside_the_stager(house, make):
     finish(owned)
 
 
-def test_one_that_was_killed_is_not_needed(house, make):
+def test_one_that_was_killed_is_not_needed(house, make, begin):
     """The app's own process makes its root, then."""
     prestarted = make()
     os.kill(maker_of(prestarted), signal.SIGKILL)
-    pod, record = begin(house, prestarted, "echo x >/made; cat /made; exec sleep 1000")
+    pod, record = begin(prestarted, "echo x >/made; cat /made; exec sleep 1000")
     assert pod.stager.pid == prestarted.waiting.pid
     until(lambda: house.log(record) == "x\n", "its file")
     finish(pod)
 
 
-def test_what_it_cannot_make_is_told_as_of_any_root(house, make, tmp_path):
+def test_what_it_cannot_make_is_told_as_of_any_root(house, make, tmp_path, begin):
     prestarted = make()
     (tmp_path / "file").touch()
     volume = {"name": "v", "kind": "host", "source": f"{tmp_path}/file"}
     app = {"app": shell("true"), "mounts": [{"volume": "v", "path": "/etc"}]}
     with pytest.raises(StagerError, match="v: cannot be mounted at /etc: a directory stands where a file is"):
-        begin(house, prestarted, {"main": app}, volumes=[volume])
+        begin(prestarted, {"main": app}, volumes=[volume])
     assert not alive(prestarted.waiting.pid)
 
 
-def test_an_app_with_a_handler_does_not_wait_for_it(house, make):
+def test_an_app_with_a_handler_does_not_wait_for_it(house, make, begin):
     """Its root is made before its handler runs, by who always does that; the other one goes unused."""
     prestarted = make()
     maker = maker_of(prestarted)
     os.kill(maker, signal.SIGSTOP)
     handler = {"name": "pre-start", "exec": ["/bin/sh", "-c", "echo before >/made"]}
-    pod, record = begin(
-        house, prestarted, {"main": {**shell("cat /made; exec sleep 1000"), "eventHandlers": [handler]}}
-    )
+    pod, record = begin(prestarted, {"main": {**shell("cat /made; exec sleep 1000"), "eventHandlers": [handler]}})
     assert pod.stager.pid == prestarted.waiting.pid
     until(lambda: "before" in house.log(record), "its file")
     with contextlib.suppress(ProcessLookupError):  # the kernel lets go of it once it is nobody's child

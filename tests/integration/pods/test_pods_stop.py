@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from kurma_core.errors import AppNotFoundError, KurmaError, PodError, PodStateError
+from kurma_core.errors import AppNotFoundError, KurmaError, ManifestError, PodError, PodStateError
 from kurma_core.models.streams import Stdio
 from kurma_core.pods.change import stop
 from kurma_core.pods.run import launch
@@ -81,6 +81,18 @@ def test_who_does_not_listen_is_killed_after_the_time_out(make_house):
         "polite": (4, "exited"),
     }
     assert run.wait() == 137
+
+
+def test_a_pod_has_a_stop_timeout_of_its_own(make_house):
+    house = make_house({"stop_timeout": 1000})
+    note = {"name": "kurma.io/stop-timeout", "value": "300ms"}
+    run = house.launch({"deaf": DEAF}, annotations=[note])
+    run.wait_output("ready")
+    assert house.client.stop(run.uuid).exit_code == 137
+    assert run.wait() == 137
+    for text in ("soon", "2d", "-1", ""):
+        with pytest.raises(ManifestError, match="seconds, or text such as 1m30s"):
+            house.client.prepare(house.request("true", annotations=[{**note, "value": text}]))
 
 
 def test_the_callers_own_time_out_is_that_of_the_apps(house):

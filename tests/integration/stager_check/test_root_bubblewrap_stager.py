@@ -39,6 +39,7 @@ def test_it_holds(example: Callable[..., str], checked: Callable[..., Checked]) 
         "userns.apps",
         "userns.run",
         "waits.pod",
+        "forks.pod",
         "plan.umask",
         "plan.limits",
         "plan.scheduling",

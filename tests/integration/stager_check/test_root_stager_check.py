@@ -119,13 +119,16 @@ def test_each_mistake_is_named(example: Callable[..., str], checked: Callable[..
         ("init", "exec 5<&0 </dev/null\n", "exec 5<&0 </dev/null 9</dev/null\n"),
         ("run", 'awk -f /opt/stager/json.awk <&3 >"$file"', "sleep 1000"),
         ("logs", "*) die", "--stream) shift ;; *) die"),
-        annotations=[{"name": f"kurma.io/stager/{name}", "value": "true"} for name in ("userns", "waits")],
+        annotations=[
+            {"name": f"kurma.io/stager/{name}", "value": "true"} for name in ("userns", "waits", "forks")
+        ],
     )
     found = checked(archive)
     assert found.failed.keys() == {
         "userns.apps",
         "userns.run",
         "waits.pod",
+        "forks.pod",
         "layers.order",
         "stop.signal",
         "handlers.order",

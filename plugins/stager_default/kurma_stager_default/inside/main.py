@@ -33,10 +33,16 @@ RUNNING = 4
 #: Open in a prestarted stager, one that starts before its pod is known: a byte on it says that the pod is in
 #: place.
 GO = 5
+#: Open in a fork server: the socket with its requests.
+REQUESTS = 6
 
 
 def main() -> int:
     gc.disable()  # the supervisor makes few reference cycles, and collects them after each execution of an app
+    if _is_open(REQUESTS):
+        from kurma_stager_default.inside import fork_server  # only a fork server needs it
+
+        fork_server.serve(REQUESTS)
     waits = _is_open(GO)
     process.close_others({0, 1, 2, RUNNING, GO} if waits else {0, 1, 2, RUNNING})
     try:

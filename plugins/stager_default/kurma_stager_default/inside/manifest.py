@@ -46,6 +46,7 @@ class Mount:
         "propagation",
         "read_only",
         "read_only_submounts",
+        "secret",
         "seed",
         "sub_path",
         "volume",
@@ -69,6 +70,8 @@ class Mount:
         self.sub_path: str = value.get("subPath", "")
         #: names of mount attributes
         self.options: list[str] = value.get("options", [])
+        #: the volume is a secret: path of its file in the stager's root; empty: it is not
+        self.secret: str = value.get("secret", "")
 
 
 class Port:
@@ -167,6 +170,7 @@ class App:
         "read_only",
         "replace_files",
         "restart",
+        "secret_environment",
         "sockets",
         "stdin",
         "stdin_ends",
@@ -188,6 +192,8 @@ class App:
         self.environment: list[tuple[str, str]] = [
             (pair["name"], pair["value"]) for pair in app.get("environment") or []
         ]
+        #: names of variables, and the files in the stager's root that have their values
+        self.secret_environment: list[tuple[str, str]] = []
         handlers = {handler["name"]: handler["exec"] for handler in app.get("eventHandlers") or []}
         self.pre_start: list[str] | None = handlers.get("pre-start")
         self.post_stop: list[str] | None = handlers.get("post-stop")
@@ -315,6 +321,7 @@ def _app(
             for mount in entry.get("mounts") or []
         ]
     app.environment += [(pair[0], pair[1]) for pair in extra.get("environment", [])]
+    app.secret_environment = [(pair[0], pair[1]) for pair in extra.get("secretEnvironment", [])]
     if "AC_METADATA_URL" in environment:
         app.environment.insert(0, ("AC_METADATA_URL", environment["AC_METADATA_URL"]))
     app.pid = _annotations(entry).get("kurma.io/pid", POD_PID)

@@ -237,6 +237,11 @@ def _run(
         pid_namespace.settle(app, pod.plan.sysctls)
     privileges.apply_limits(app.plan)
     namespace = pod.ids.open()
+    secrets: list[tuple[str, str]] = []
+    if app.secret_environment and kind != ROOT:
+        from kurma_stager_default.inside.app import secret_variables  # not for the supervisor to hold
+
+        secrets = secret_variables.read(app)
     # Before the change of root: after it, the app may have replaced what is at this path.
     null = os.open(f"/proc/self/fd/{_NULL[0]}", os.O_RDONLY | os.O_CLOEXEC)
     if files.namespace >= 0:
@@ -271,6 +276,7 @@ def _run(
     else:
         _connect(files, files.stdin if kind == MAIN else -1, null, uid)
     given = _hand_over(files) if kind == MAIN else []
+    given = [*secrets, *given]
     environment = privileges.environment_of(app, identity.user, given, terminal=app.terminal is not None)
     if namespace >= 0:
         pod.ids.check(identity)

@@ -248,10 +248,6 @@ def become(
     plan = app.plan
     user = identity.user
     keep = granted(plan)
-    if "nofile" in plan.rlimits:
-        from kurma_stager_default.inside.app import process_settings  # loaded before the change of root
-
-        process_settings.limit_files(plan)
     # Until exec this process has the stager's memory and descriptors: processes of the app must not trace it.
     libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     # The process was forked into the app's cgroup, which becomes the root of its cgroup namespace.
@@ -282,6 +278,10 @@ def become(
     if plan.umask is not None:
         # Late: the child makes the app's root with its own.
         os.umask(plan.umask)
+    if plan.rlimits:
+        from kurma_stager_default.inside.app import process_settings  # loaded before the change of root
+
+        process_settings.limit(plan.rlimits)
     ready()
     try:
         if plan.seccomp:

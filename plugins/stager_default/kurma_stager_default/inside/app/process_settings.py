@@ -22,14 +22,13 @@ _RLIMITS = (
     *("cpu", "fsize", "data", "stack", "core", "rss", "nproc", "nofile"),
     *("memlock", "as", "locks", "sigpending", "msgqueue", "nice", "rtprio", "rttime"),
 )
+_UNLIMITED = resource.RLIM_INFINITY
 _POLICIES = {"other": 0, "fifo": 1, "rr": 2, "batch": 3, "idle": 5, "deadline": 6}
 _RESET_ON_FORK = 1
 _ATTRIBUTES_SIZE = 48
 _IO_CLASSES = {"realtime": 1, "best-effort": 2, "idle": 3}
 _IO_CLASS_SHIFT = 13
 _WHO_PROCESS = 1
-#: Descriptors that the set-up of an app needs at most.
-_SETTING_UP = 256
 _MODES = {"preferred": 1, "bind": 2, "interleave": 3, "local": 4, "preferred-many": 5}
 _STATIC, _RELATIVE = 1 << 15, 1 << 14
 #: The kernel takes at most a page of node bits, and ignores the last bit of those it is given.
@@ -37,10 +36,12 @@ _NODES = 1024
 
 
 def apply(plan: Plan) -> None:
-    """:raises SetupError: the plan has a wrong value, or the kernel refuses one."""
-    _limit({name: values for name, values in plan.rlimits.items() if name != "nofile"})
-    if plan.rlimits.get("nofile", [0])[0] >= _SETTING_UP:
-        limit_files(plan)
+    """Sets all but the resource limits, of which it only raises the hard ones: see :func:`limit`.
+
+    :raises SetupError: the plan has a wrong value, or the kernel refuses one.
+    """
+    for name, (soft, hard) in plan.rlimits.items():
+        _raise_hard(name, soft, hard)
     if plan.memory_policy is not None:
         _place(plan.memory_policy)
     if plan.io_priority is not None:
@@ -49,22 +50,38 @@ def apply(plan: Plan) -> None:
         _schedule(plan.scheduling)
 
 
-def limit_files(plan: Plan) -> None:
-    """Sets the limit of open files. A small one is set at last, since the set-up itself opens some dozens.
+def limit(rlimits: dict[str, list[int]]) -> None:
+    """Sets the resource limits. Call it last: the set-up of an app needs memory, stack and some dozen files.
 
-    :raises SetupError: the kernel refuses it.
+    :raises SetupError: the kernel refuses one.
     """
-    _limit({name: values for name, values in plan.rlimits.items() if name == "nofile"})
-
-
-def _limit(rlimits: dict[str, list[int]]) -> None:
     for name, (soft, hard) in rlimits.items():
-        if name not in _RLIMITS:
-            raise SetupError(f"there is no resource limit {name!r}")
         try:
             resource.setrlimit(_RLIMITS.index(name), (soft, hard))
         except (OSError, ValueError, OverflowError) as error:
-            raise SetupError(f"cannot set the limit {name} to {soft}:{hard}: {error}") from None
+            raise _refused(name, soft, hard, error) from None
+
+
+def _raise_hard(name: str, soft: int, hard: int) -> None:
+    """Raises the hard limit where the app gets a higher one; the soft one stays."""
+    if name not in _RLIMITS:
+        raise SetupError(f"there is no resource limit {name!r}")
+    number = _RLIMITS.index(name)
+    try:
+        present, most = resource.getrlimit(number)
+        if most != _UNLIMITED and (hard == _UNLIMITED or hard > most):
+            resource.setrlimit(number, (present, hard))
+    except (OSError, ValueError, OverflowError) as error:
+        raise _refused(name, soft, hard, error) from None
+
+
+def _refused(name: str, soft: int, hard: int, error: Exception) -> SetupError:
+    why = ""
+    if "not allowed" in str(error):  # EPERM, as the standard library words it
+        why = "; more than Kurma's own limit needs CAP_SYS_RESOURCE"
+        if name == "nofile":
+            why += ", and /proc/sys/fs/nr_open is the most"
+    return SetupError(f"cannot set the limit {name} to {soft}:{hard}: {error}{why}")
 
 
 def _schedule(value: dict[str, Any]) -> None:

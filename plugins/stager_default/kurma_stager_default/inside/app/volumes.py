@@ -76,7 +76,7 @@ class _Target:
 
     @property
     def name(self) -> str:
-        return f"volume {self.mount.volume}: cannot be mounted at {_shown(self.mount.path)}"
+        return f"{_named(self.mount)}: cannot be mounted at {_shown(self.mount.path)}"
 
 
 def _shown(path: str) -> str:
@@ -107,11 +107,11 @@ def mount_volumes(
         target = _Target(mount, source, root, ids, [path for path, _ in done])
         _check(target, app, done)
         for path in target.replaced:
-            note(f"app {app.name}: volume {mount.volume} takes the place of the image's file {_shown(path)}")
+            note(f"app {app.name}: {_named(mount)} takes the place of the image's file {_shown(path)}")
         if mount.seed:
             _seed(target)
         elif _hides(target):
-            note(f"app {app.name}: volume {mount.volume} hides what the image has at {_shown(mount.path)}")
+            note(f"app {app.name}: {_named(mount)} hides what the image has at {_shown(mount.path)}")
         _bind(target, app, namespace if mount.idmap and not mount.layers else -1)
         os.close(target.source)
         os.close(target.fd)
@@ -121,9 +121,14 @@ def mount_volumes(
 
 def _volume(mount: Mount) -> int:
     try:
-        return os.open(f"/volumes/{mount.volume}", os.O_PATH | os.O_CLOEXEC)
+        return os.open(mount.secret or f"/volumes/{mount.volume}", os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise SetupError(f"volume {mount.volume}: does not exist") from None
+        raise SetupError(f"{_named(mount)}: does not exist") from None
+
+
+def _named(mount: Mount) -> str:
+    """The mount's source, for messages."""
+    return f"{'secret' if mount.secret else 'volume'} {mount.volume}"
 
 
 def _image(mount: Mount, namespace: int, directory: str, number: int) -> int:
@@ -190,7 +195,7 @@ def _check(target: _Target, app: App, done: list[tuple[str, Mount]]) -> None:
         raise SetupError(f"{target.name}: kurma reserves this path")
     for path, other in done:
         if _holds(target.path, path):
-            raise SetupError(f"{target.name}: hides volume {other.volume} at {_shown(other.path)}")
+            raise SetupError(f"{target.name}: hides {_named(other)} at {_shown(other.path)}")
         if other.propagation == "rshared" and _holds(path, target.path):
             raise SetupError(
                 f"{target.name}: it would appear on the host, since volume {other.volume} at "

@@ -17,7 +17,7 @@ from kurma_core.formats import small_json
 from kurma_core.linux import clone, namespaces, process
 from kurma_core.linux.execute import ExecuteError
 from kurma_stager_default.inside import manifest, user_namespace
-from kurma_stager_default.inside.app import privileges
+from kurma_stager_default.inside.app import privileges, secret_variables
 from kurma_stager_default.inside.errors import SetupError, complain
 from kurma_stager_default.inside.pod.pod_cgroups import PodGroups
 from kurma_stager_default.inside.pod.status_file import apps
@@ -226,11 +226,13 @@ def start(
         end_with_parent(told)
         privileges.apply_limits(app.plan)
         namespace = pod.ids.open()
+        secrets = secret_variables.read(app)
         namespaces.setns(pidfd, namespaces.CLONE_NEWNS)
         identity = privileges.resolve(command.user, command.group, command.groups)
         if handover is not None:
             handover.give(pod.ids.uid(identity.user.uid))
-        environment = privileges.environment_of(app, identity.user, command.environment, terminal=command.terminal)
+        given = [*secrets, *command.environment]
+        environment = privileges.environment_of(app, identity.user, given, terminal=command.terminal)
         if namespace >= 0:
             pod.ids.check(identity)
             user_namespace.enter(namespace)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _MANIFEST = "/manifest"
 _UNKNOWN = 2
+#: Seconds that a new log file waits for the ends of lines.
+_OPEN_LINES = 0.3
 
 
 def _run_of(supervisor: Supervisor, name: str) -> AppRun:
@@ -166,14 +168,28 @@ def _update(supervisor: Supervisor, conversation: Conversation, request: dict[st
 
 
 def _reopen_log(supervisor: Supervisor, conversation: Conversation, request: dict[str, Any]) -> None:
-    """Goes on with a new log file, after another program has renamed the present one."""
+    """Goes on with a new log file, after another program has renamed the present one. The request is answered when
+    the new file is there: once the lines that have begun have ended, or a moment later."""
+    from kurma_stager_default.inside.streams.outside_log import OutsideLog
+
     run = _run_of(supervisor, request["app"])
     if run.over or run.instance is None or run.instance.finished is not None:
         raise Refusal(f"app {run.app.name} does not run")
     if run.instance.plain_log:
         raise Refusal("the pod has no log directory: the stager turns its logs over itself")
-    run.instance.log.reopen()
-    _answer(supervisor, conversation)
+    log = run.instance.log
+    if not isinstance(log, OutsideLog):  # the app has no log
+        _answer(supervisor, conversation)
+        return
+
+    def done(why: str) -> None:
+        if why:
+            conversation.refuse(why)
+        else:
+            _answer(supervisor, conversation)
+
+    if not log.ask(done):
+        supervisor.loop.sooner((log, "ask"), time.monotonic() + _OPEN_LINES, log.turn_over)
 
 
 def _remove(supervisor: Supervisor, conversation: Conversation, request: dict[str, Any]) -> None:

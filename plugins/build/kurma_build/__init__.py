@@ -1,0 +1,1 @@
+"""The command `kurma build`: images from a Dockerfile, by buildah."""

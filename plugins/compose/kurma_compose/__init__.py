@@ -1,0 +1,1 @@
+"""Commands for the pods of a file: ``kurma up`` and ``kurma down``."""

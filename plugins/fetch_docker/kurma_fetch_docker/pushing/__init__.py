@@ -1,0 +1,1 @@
+"""Writes images of the store to registries and files."""

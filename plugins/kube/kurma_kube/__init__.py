@@ -1,0 +1,1 @@
+"""The command ``kurma kube``: pods of Kubernetes files."""
