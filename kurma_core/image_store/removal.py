@@ -6,6 +6,7 @@ renamed into a work directory under the store's exclusive lock, and deleted afte
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Collection, Iterable
 
@@ -73,12 +74,12 @@ def gc(
         store.step("leftovers taken away")
         with store.locked(exclusive=True):
             for image_id in store.ids():
-                if image_id not in used and not _managed(store, image_id) and _last_use(store, image_id) < before:
-                    work.take("image", "images", image_id)
+                if image_id not in used:
+                    work.take("image", "images", image_id, last_use=_last_use, before=before)
                     store.step("image taken away")
             for tree_id in _names(store.path("trees")):
-                if tree_id not in used and _time(store.path("trees", tree_id, "tree.json")) < before:
-                    work.take("tree", "trees", tree_id)
+                if tree_id not in used:
+                    work.take("tree", "trees", tree_id, last_use=_last_use_of_tree, before=before)
                     store.step("tree taken away")
             old = (key for key in _names(store.path("layers")) if _time(_layer_record(store, key)) < before)
             work.take_unneeded(_names(store.path("archives")), old)
@@ -121,19 +122,38 @@ class _Sweep:
             with cancellation.phase("removing files", self._usage.files or None):
                 self._work.__exit__(*details)
 
-    def take(self, kind: str, directory: str, name: str, held: int | None = None) -> None:
+    def take(
+        self,
+        kind: str,
+        directory: str,
+        name: str,
+        held: int | None = None,
+        *,
+        last_use: Callable[[Store, str], float] | None = None,
+        before: float = 0.0,
+    ) -> None:
         """Takes ``directory/name`` away, unless it is missing, or held, or not among those to remove.
 
         :param held: the lock on it, where the caller has that.
+        :param last_use: if given, only what was last used before ``before`` is taken. It is asked again with the
+            lock held, because who holds a thing records its use just before the lock is released.
         """
+
+        def kept() -> bool:
+            return last_use is not None and last_use(self._store, name) >= before
+
         path = self._store.path(directory, name)
         one = Removal(kind, name, 0, _image_name(self._store, name) if kind == "image" else "")
         if self._only is not None and one.key not in self._only:
+            return
+        if kept():
             return
         lock = try_lock(path) if held is None else held
         if lock is None:
             return
         try:
+            if kept():
+                return
             if self._work is not None:
                 away = f"{self._work.path}/{directory}-{name}"
                 os.rename(path, away)
@@ -219,21 +239,20 @@ def _image_name(store: Store, image_id: str) -> str:
         return ""
 
 
-def _managed(store: Store, image_id: str) -> bool:
-    """Whether a program manages the image; a damaged record counts for none."""
-    try:
-        return bool(store.get(image_id).managers)
-    except (StoreError, ImageNotFoundError, FormatVersionError):
-        return False
-
-
 def _last_use(store: Store, image_id: str) -> float:
-    """When it was last used, or else came in. A clock that was wrong then makes an image old, not immortal."""
+    """When it was last used, or else came in; infinite: a program manages it. A damaged record counts for none. A
+    clock that was wrong then makes an image old, not immortal."""
     try:
         image = store.get(image_id)
     except (StoreError, ImageNotFoundError, FormatVersionError):
         return _time(store.path("images", image_id))
+    if image.managers:
+        return math.inf
     return max(_seconds(image.fetched_at), _time(store.path("images", image_id, "used")))
+
+
+def _last_use_of_tree(store: Store, tree_id: str) -> float:
+    return _time(store.path("trees", tree_id, "tree.json"))
 
 
 def _seconds(moment: str) -> float:

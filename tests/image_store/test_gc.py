@@ -170,6 +170,32 @@ def test_what_somebody_holds_stays(store: ImageStore) -> None:
     assert not holds.hold(held.id)
 
 
+def test_what_is_released_during_a_sweep_stays(store: ImageStore) -> None:
+    """The pod that names it may have come too late for the sweep. The release falls on another moment of the sweep
+    each time."""
+    one = stage_and_commit(store, image(file("rootfs/a")), NOW)
+    other = ImageStore(store.root)
+    for turn in range(400):
+        held, sweeps = threading.Event(), threading.Event()
+
+        def release(held: threading.Event = held, sweeps: threading.Event = sweeps, turn: int = turn) -> None:
+            with other.holds.keeping():
+                assert other.holds.hold(one.id)
+                held.set()
+                sweeps.wait(30)
+                until = time.perf_counter() + turn * 2e-6
+                while time.perf_counter() < until:
+                    pass
+
+        holding = threading.Thread(target=release, daemon=True)
+        holding.start()
+        assert held.wait(30)
+        now = time.time()
+        sweeps.set()
+        assert store.gc((), 0, now=now).removed == ()
+        holding.join(30)
+
+
 def test_nothing_can_be_held_while_it_is_asked_whether_a_pod_uses_it(store: ImageStore) -> None:
     one = stage_and_commit(store, image(file("rootfs/a")))
 

@@ -212,11 +212,23 @@ def test_no_free_inodes(few_inodes, make_house, served, busybox_image, way):
     assert kurma(house, *more) == (0, [])
     leave_inodes(few_inodes, 2)
     has_no_inodes(kurma(house, "app", "start", run.uuid, "more"))
+
+    def stager_has_written():
+        written = os.listdir(f"{house.state}/pods/{run.uuid}/pod")
+        apps = house.client.pod(run.uuid).apps
+        return (
+            apps[1].state == "start-failed"
+            and "status.json.next" in written
+            and "status.json.after" not in written
+        )
+
+    until(stager_has_written, "the app's end in status.json")
     leave_inodes(few_inodes, 0)
     if way == "here":
         has_no_inodes(kurma(house, "daemon", "run"))
     assert house.client.pod(run.uuid).state == "running"
-    assert house.client.stop(run.uuid).state == "stopped"
+    stopped = house.client.stop(run.uuid)
+    assert (stopped.state, stopped.reason) == ("stopped", None)
     assert run.wait() == 3, run.errors
     leave_inodes(few_inodes, 100)
     house.client.gc(grace=10_000)

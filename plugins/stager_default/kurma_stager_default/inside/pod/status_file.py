@@ -19,12 +19,12 @@ _LEAST = 1 << 14
 
 
 def write(value: dict[str, Any], path: str = PATH) -> None:
-    """Replaces the file as a whole. Each write allocates the space for the next, which then succeeds on a full
-    disk.
+    """Replaces the file as a whole. Each write makes the file of the next and allocates its space, so that the
+    next write succeeds on a full disk.
 
     :raises OSError: the file cannot be written; the old one is unchanged.
     """
-    spare = path + ".next"
+    spare, after = f"{path}.next", f"{path}.after"
     content = small_json.encode_valid(value).encode() + b"\n"
     fd = os.open(spare, _FLAGS, 0o644)
     try:
@@ -34,21 +34,30 @@ def write(value: dict[str, Any], path: str = PATH) -> None:
         os.ftruncate(fd, at)
     finally:
         os.close(fd)
+    size = 2 * len(content)
+    # The next file is made before the rename. The rename frees the old file's inode, and if that is the only free
+    # one, another process may take it.
+    made = _put_aside(after, size)
     os.rename(spare, path)
-    _put_aside(spare, 2 * len(content))
+    if made:
+        os.rename(after, spare)
+    else:
+        _put_aside(spare, size)
 
 
-def _put_aside(spare: str, size: int) -> None:
+def _put_aside(spare: str, size: int) -> bool:
+    """Makes a file with allocated space. :returns: whether the file exists."""
     try:
         fd = os.open(spare, _FLAGS, 0o644)
     except OSError:
-        return  # the next write does without allocated space
+        return False  # the next write does without allocated space
     try:
         os.posix_fallocate(fd, 0, max(_LEAST, size))
     except OSError:
         pass  # the disk is full: keep the space that could be allocated
     finally:
         os.close(fd)
+    return True
 
 
 def apps(path: str = PATH) -> dict[str, dict[str, Any]]:
