@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: The key of the file with contents by name, and the key of an app with the names that it gets as files.
 CONFIGS = "configs"
+#: Most bytes of a content: those of a secret.
+LARGEST = 512 << 10
 #: A name that is a part of a secret's name.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{,199}")
 

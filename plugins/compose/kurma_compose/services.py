@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import stat
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kurma_compose import counterparts, merging, project, rights, shapes
+from kurma_compose import configs, counterparts, merging, project, rights, shapes
 from kurma_compose.compose_file import Variables, is_literal, listed, pairs, scalar, seconds, size, variables_of
 from kurma_core.appc.types import sanitize_name
-from kurma_core.errors import UsageError
+from kurma_core.errors import HostError, UsageError
+from kurma_core.named_files import content
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -185,20 +187,36 @@ class Converter:
         :raises UsageError: it has none.
         """
         top = self.top("configs", name)
-        content = top.get("content")
-        if content is None and (variable := top.get("environment")) is not None:
-            content = self.values.get(variable)
-            if content is None:
+        text = top.get("content")
+        if text is None and (variable := top.get("environment")) is not None:
+            text = self.values.get(variable)
+            if text is None:
                 raise UsageError(f"config {name}: the variable {variable} is not set")
-        if content is None:
+        if text is None:
             raise UsageError(
                 f"there is no config {name}, or it has no content",
                 hint=f"write configs.{name} with file, content or environment",
             )
-        if not content:
+        if not text:
             raise UsageError(f"config {name} is empty, and cannot be a file")
-        self.configs[name] = content
+        self.configs[name] = text
         return name
+
+    def copy(self, name: str, file: str) -> str:
+        """Adds the text of a config's file to :attr:`configs`. :returns: why it cannot; empty: it did."""
+        path = self.absolute(file)
+        try:
+            data = content(path, largest=configs.LARGEST)
+            text = data.decode()
+            private = not os.stat(path).st_mode & stat.S_IROTH
+        except HostError as error:
+            return error.message
+        except UnicodeDecodeError:
+            return f"{file} is not a text in UTF-8"
+        if private or not text:
+            return f"{file} is empty" if not text else f"not every user may read {file}"
+        self.configs[name] = text
+        return ""
 
     @property
     def values(self) -> Mapping[str, str]:
@@ -587,7 +605,9 @@ class _Service:
         volumes = self._pod.setdefault("volumes", [])
         had = next((one for one in volumes if one["name"] == volume["name"]), None)
         if had is not None and had != volume:
-            volume["name"] = f"{volume['name']}-{len(volumes)}"
+            names = {one["name"] for one in volumes}
+            free = (f"{volume['name']}-{number}" for number in range(len(volumes), 2 * len(volumes) + 1))
+            volume["name"] = next(name for name in free if name not in names)
             had = None
         if had is None:
             volumes.append(volume)
@@ -608,11 +628,13 @@ class _Service:
 
     def _long_volume(self, entry: Mapping[str, Json]) -> None:
         kind = entry.get("type", "volume")
-        bind = entry.get("bind") or {}
-        for key in entry.keys() - {"type", "source", "target", "read_only", "bind", "tmpfs"}:
+        bind, own = entry.get("bind") or {}, entry.get("volume") or {}
+        for key in entry.keys() - {"type", "source", "target", "read_only", "bind", "tmpfs", "volume"}:
             self._note(f"volumes.{key}", "no counterpart")
         for key in bind.keys() - {"create_host_path"}:
             self._note(f"volumes.bind.{key}", "no counterpart")
+        for key in own.keys() - {"subpath"}:
+            self._note(f"volumes.volume.{key}", "no counterpart")
         if kind == "tmpfs":
             options = entry.get("tmpfs") or {}
             self._memory(entry["target"], options.get("size"), options.get("mode"))
@@ -621,12 +643,16 @@ class _Service:
             if kind == "bind" and not source.startswith(("/", ".", "~")):
                 source = f"./{source}"
             create = bool(bind.get("create_host_path", True))
-            self._volume(source, entry["target"], bool(entry.get("read_only")), create=create)
+            part = _part(own.get("subpath"))
+            self._volume(source, entry["target"], bool(entry.get("read_only")), create=create, part=part)
         else:
             self._note("volumes", f"the type {kind} has no counterpart")
 
-    def _volume(self, source: str, target: str, read_only: bool, *, create: bool) -> None:
+    def _volume(self, source: str, target: str, read_only: bool, *, create: bool, part: str = "") -> None:
+        """:param part: path of the directory or file in a named volume that is mounted; empty: all of it."""
         name = sanitize_name(target)[:40].strip("-")
+        if part and (not source or source.startswith(("/", ".", "~"))):
+            self._note("volumes.volume.subpath", "only a named volume has a counterpart of it")
         if not source:
             self._mount(target, {"name": name, "kind": "empty"})
             return
@@ -641,6 +667,8 @@ class _Service:
                 source if top.get("external") else f"{self._of.project}-{sanitize_name(source)}"
             )
             volume = {"name": sanitize_name(source), "kind": "named", "volume": own}
+            if part:
+                volume["kurma.io/sub-path"] = part
             if top.get("external"):
                 self._external.append(str(own))
         if read_only:
@@ -683,8 +711,8 @@ class _Service:
                 found = counterparts.secret(given, self._of.project, partial(self._of.top, "configs"))
                 self._app.setdefault("secrets", []).append({**found, "target": path})
             elif top.get("file") is not None:
-                for key in given.keys() - {"source", "target"}:
-                    self._note(f"configs.{key}", "no counterpart")
+                if self._copied_config(given, path, top["file"]):
+                    continue
                 volume = {"name": f"configs-{sanitize_name(name)}", "kind": "host"}
                 self._mount(path, {**volume, "source": self._of.place(top["file"]), "readOnly": True})
             else:
@@ -692,12 +720,40 @@ class _Service:
                 own = {**found, "name": self._of.config(name), "target": path}
                 self._app.setdefault("configs", []).append(own)
 
+    def _copied_config(self, given: Mapping[str, Json], target: str, file: str) -> bool:
+        """Copies a config of a file into the pod file if it has an owner or a mode of its own: a file of the host
+        is mounted with those that it has.
+
+        :returns: False: it is to be mounted.
+        """
+        keys = [key for key in ("uid", "gid", "mode") if given.get(key) is not None]
+        if not keys:
+            return False
+        name, words = given["source"], " and ".join(keys)
+        if reason := self._of.copy(name, file):
+            self._note(
+                f"configs.{name}",
+                f"{words} not converted: {reason}; change the file's own, or make a secret of it",
+            )
+            return False
+        found = counterparts.secret(given, self._of.project, lambda _: {})
+        self._app.setdefault("configs", []).append({**found, "name": name, "target": target})
+        self._note(f"configs.{name}", f"{file} is copied, for its {words}: convert again after it has changed")
+        return True
+
 
 def _words(value: Json) -> list[str]:
     try:
         return shlex.split(value) if isinstance(value, str) else [scalar(one) for one in value]
     except ValueError as error:
         raise UsageError(f"malformed command {value!r}: {error}") from None
+
+
+def _part(value: str | None) -> str:
+    """``subpath`` of a volume, normalized. :raises UsageError: it leaves the volume."""
+    if value and (value.startswith("/") or ".." in value.split("/")):
+        raise UsageError(f"volume.subpath: {value!r} is not a relative path without ..")
+    return "/".join(name for name in (value or "").split("/") if name not in ("", "."))
 
 
 def _microseconds(value: Json) -> int:

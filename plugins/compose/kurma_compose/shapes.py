@@ -263,6 +263,7 @@ _SERVICE: dict[str, Shape] = {
                     "read_only": truth,
                     "bind": members({"create_host_path": truth}),
                     "tmpfs": members({"size": scalar, "mode": scalar}),
+                    "volume": members({"subpath": text}),
                 },
                 ("target",),
             ),

@@ -206,35 +206,114 @@ services:
       - motd
       - {source: level, target: /etc/level, uid: "70", gid: 71, mode: 0440}
       - {source: there, target: etc/there}
-      - {source: file, mode: 0440}
+      - file
+      - {source: file, target: /etc/own, mode: 0440, uid: "70"}
+      - {source: private, gid: "71"}
   c: {image: b, configs: [motd]}
 configs:
   motd: {content: "Hello ${WHO}\\nand $$5\\n"}
   level: {environment: LEVEL}
   there: {external: true}
   file: {file: ./one.txt}
+  private: {file: ./two.txt}
   unused: {content: x}
 secrets:
   key: {external: true}
 """
         monkeypatch.setenv("WHO", "world")
         (tmp_path / ".env").write_text("LEVEL=debug\n")
+        (tmp_path / "one.txt").write_text("$LEVEL\n")
+        (tmp_path / "one.txt").chmod(0o644)
+        (tmp_path / "two.txt").write_text("two\n")
+        (tmp_path / "two.txt").chmod(0o640)
         pods, notes = convert(driver, tmp_path, text)
         (app,) = pods["a"]["apps"]
         assert app["configs"] == [
             {"name": "motd", "target": "/motd"},
             {"name": "level", "target": "/etc/level", "uid": 70, "gid": 71, "mode": "0440"},
+            {"name": "file", "target": "/etc/own", "uid": 70, "mode": "0440"},
         ]
         assert app["secrets"] == [{"name": "key"}, {"name": "there", "target": "/etc/there"}]
-        assert [mount["path"] for mount in app["mounts"]] == ["/file"]
+        assert [mount["path"] for mount in app["mounts"]] == ["/file", "/private"]
         assert pods["c"]["apps"][0]["configs"] == [{"name": "motd", "target": "/motd"}]
         written = yaml.safe_load((tmp_path / "pods.yml").read_text())
-        assert written["configs"] == {"motd": "Hello world\nand $5\n", "level": "debug"}
+        assert written["configs"] == {"motd": "Hello world\nand $5\n", "level": "debug", "file": "$LEVEL\n"}
         assert list(written) == ["project", "configs", "pods"]
         assert notes == [
             "configs.there: make it first, as a secret: kurma secret create there FILE",
             "secrets.key: make the secret first: kurma secret create key FILE",
-            "services.a.configs.mode: no counterpart",
+            (
+                "services.a.configs.file: ./one.txt is copied, for its uid and mode: "
+                "convert again after it has changed"
+            ),
+            (
+                "services.a.configs.private: gid not converted: not every user may read ./two.txt; "
+                "change the file's own, or make a secret of it"
+            ),
+        ]
+
+    @pytest.mark.parametrize(
+        ("data", "reason"),
+        [
+            (None, "no such file or directory"),
+            (b"", "./one.txt is empty"),
+            (b"\xff", "./one.txt is not a text in UTF-8"),
+            (b"x" * (512 * 1024 + 1), "larger than 524288 bytes"),
+        ],
+    )
+    def test_a_config_that_cannot_be_copied_is_mounted(
+        self, driver: CommandHooks, tmp_path: Path, data: bytes | None, reason: str
+    ) -> None:
+        if data is not None:
+            (tmp_path / "one.txt").write_bytes(data)
+        text = "services: {a: {image: b, configs: [{source: c, mode: 0440}]}}\nconfigs: {c: {file: ./one.txt}}"
+        pods, (note,) = convert(driver, tmp_path, text)
+        assert note.startswith("services.a.configs.c: mode not converted: ")
+        assert reason in note.lower().replace("utf", "UTF")
+        (app,) = pods["a"]["apps"]
+        assert (app["mounts"][0]["path"], "configs" in app) == ("/c", False)
+
+    def test_parts_of_volumes(self, driver: CommandHooks, tmp_path: Path) -> None:
+        text = """
+name: shop
+services:
+  a:
+    image: b
+    volumes:
+      - data:/all
+      - {type: volume, source: data, target: /one, volume: {subpath: ./one//deep/}}
+      - {type: volume, source: data, target: /two, read_only: true, volume: {subpath: two, nocopy: true}}
+      - data-1:/other
+      - {type: volume, source: data, target: /whole, volume: {subpath: ""}}
+      - {type: volume, target: /new, volume: {subpath: x}}
+volumes: {data: , data-1: }
+"""
+        pods, notes = convert(driver, tmp_path, text)
+        (app,) = pods["a"]["apps"]
+        volumes = {one["name"]: one for one in pods["a"]["volumes"]}
+        assert len(volumes) == len(pods["a"]["volumes"])
+        assert {one["path"]: volumes[one["volume"]] for one in app["mounts"]} == {
+            "/all": {"name": "data", "kind": "named", "volume": "shop-data"},
+            "/one": {
+                "name": "data-1",
+                "kind": "named",
+                "volume": "shop-data",
+                "kurma.io/sub-path": "one/deep",
+            },
+            "/two": {
+                "name": "data-2",
+                "kind": "named",
+                "volume": "shop-data",
+                "kurma.io/sub-path": "two",
+                "readOnly": True,
+            },
+            "/other": {"name": "data-1-3", "kind": "named", "volume": "shop-data-1"},
+            "/whole": {"name": "data", "kind": "named", "volume": "shop-data"},
+            "/new": {"name": "new", "kind": "empty"},
+        }
+        assert notes == [
+            "services.a.volumes.volume.nocopy: no counterpart",
+            "services.a.volumes.volume.subpath: only a named volume has a counterpart of it",
         ]
 
     def test_texts_of_variables(self, driver: CommandHooks, tmp_path: Path) -> None:
@@ -582,6 +661,10 @@ def test_a_file_of_variables_without_an_end_is_refused(tmp_path: Path) -> None:
         ("ports: ['a:80']", "services.a.ports: malformed port 'a'"),
         ("extra_hosts: [name]", "services.a.extra_hosts: malformed line 'name'"),
         ("extra_hosts: {name: }", "services.a.extra_hosts: malformed line 'name='"),
+        (
+            "volumes: [{source: v, target: /v, volume: {subpath: a/../..}}]",
+            "services.a.volumes: volume.subpath: 'a/../..' is not a relative path without ..",
+        ),
         ("restart: sometimes", "services.a.restart: 'sometimes' is not a restart policy"),
         (
             "deploy: {restart_policy: {condition: never}}",

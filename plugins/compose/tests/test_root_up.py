@@ -294,6 +294,8 @@ services:
     command: "1000"
     network_mode: none
     tmpfs: /cache
+    volumes: [{type: volume, source: kept, target: /kept, volume: {subpath: a/b}}]
+volumes: {kept: }
 """
 
 
@@ -359,4 +361,8 @@ def test_a_compose_file_runs(kurma: Any, tmp_path: Path) -> None:
     file.write_text(file.read_text().replace("docker://docker.io/library/busybox", kurma.image))
     assert kurma.out("up", str(file)).splitlines() == ["cache: created", "web: created"]
     assert until(lambda: kurma.out("logs", "web"), "output") == "a page\ndebug 1000\n"
-    assert kurma.out("down", str(file)).splitlines() == ["web: removed", "cache: removed"]
+    kurma.out("exec", "cache", "touch", "/kept/file")
+    volume = Path(kurma.out("volume", "show", "--format", "{{.path}}", "moved-kept").strip())
+    assert (volume / "a/b/file").exists()
+    lines = ["web: removed", "cache: removed", "volume moved-kept: removed"]
+    assert kurma.out("down", "--volumes", str(file)).splitlines() == lines
