@@ -21,6 +21,7 @@ from kurma_cri.statuses import chosen, container_item, container_state
 
 if TYPE_CHECKING:
     from kurma_core.api.operations import Api
+    from kurma_cri.records import Listing
     from kurma_cri.sandboxes import Sandboxes
     from kurma_cri.stagers import Stagers
 
@@ -37,6 +38,8 @@ class Containers:
         #: Sandbox, name and attempt of the containers that are being made.
         self._making: set[tuple[str, str, int]] = set()
         self._stagers = stagers
+        #: The last whole list: the listing that it was made of, and the answer.
+        self._answer: tuple[Listing, cri.ListContainersResponse] = ((), cri.ListContainersResponse())
 
     def create(self, sandbox_id: str, config: cri.ContainerConfig) -> str:
         """Adds a container to a sandbox. :returns: its ID.
@@ -165,6 +168,18 @@ class Containers:
             if is_not_found(error):
                 return None
             raise
+
+    def answer(self, wanted: cri.ContainerFilter) -> cri.ListContainersResponse:
+        """The answer to ListContainers. One without a condition is kept while nothing changes."""
+        if wanted.ListFields():
+            return cri.ListContainersResponse(containers=self.list(wanted))
+        listing = self._records.listing()
+        known, answer = self._answer
+        if known is not listing:
+            items = [container_item(container) for _, containers in listing for container in containers]
+            answer = cri.ListContainersResponse(containers=items)
+            self._answer = listing, answer
+        return answer
 
     def list(self, wanted: cri.ContainerFilter) -> Iterator[cri.Container]:
         """The containers that fulfil each condition of the filter."""

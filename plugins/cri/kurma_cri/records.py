@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import operator
 import os
 import secrets
 import threading
@@ -87,6 +88,10 @@ class Container:
     messages: dict[str, Any] = field(default_factory=dict)
 
 
+#: Sandboxes with their containers.
+Listing = tuple[tuple[Sandbox, tuple[Container, ...]], ...]
+
+
 def _is_namespace(path: str) -> bool:
     """Whether a namespace is mounted at the path: without it, the file below is seen."""
     try:
@@ -123,8 +128,8 @@ class Records:
         self._named: dict[Metadata, set[str]] = {}
         #: Whether all sandboxes were seen.
         self._complete = False
-        #: The sandboxes of the last listing by their pods' UUIDs, with their containers.
-        self._listed: dict[str, tuple[Sandbox, tuple[Container, ...]]] = {}
+        #: The pods of the last listing, and what it found.
+        self._last: tuple[list[PodRecord], Listing] = ([], ())
         #: The last time of creation, of this process or of an earlier one. None: the records were not read yet.
         self._last_time: int | None = None
 
@@ -160,31 +165,51 @@ class Records:
     def is_being_made(self, id: str) -> bool:
         return id in self._making
 
+    def listing(self) -> Listing:
+        """All sandboxes with their containers, the oldest first. The same object as before while no pod has
+        changed."""
+        found, making = self._all(), frozenset(self._making)
+        if not making:
+            return found
+        return tuple(
+            [
+                (sandbox, tuple([one for one in containers if one.id not in making]))
+                for sandbox, containers in found
+                if sandbox.id not in making
+            ]
+        )
+
     def sandboxes(self) -> list[Sandbox]:
         """All sandboxes, the oldest first."""
-        return [sandbox for sandbox, _ in self._all() if sandbox.id not in self._making]
+        return [sandbox for sandbox, _ in self.listing()]
 
     def containers_of(self, sandbox: Sandbox) -> list[Container]:
         """The containers of a sandbox, in order of their creation."""
         return [container for container in containers_of(sandbox) if container.id not in self._making]
 
-    def _all(self) -> list[tuple[Sandbox, tuple[Container, ...]]]:
-        """All sandboxes with their containers. kurmad answers the same record for an unchanged pod: then these are
-        the same, too."""
-        before, found = self._listed, {}
-        fresh = []
-        for pod in self._client.pods():
-            known = before.get(pod.uuid)
+    def _all(self) -> Listing:
+        """As :meth:`listing`, with those that are being made. kurmad answers the same record for an unchanged pod:
+        then its sandbox and containers are the same, too."""
+        pods = self._client.pods()
+        before, listed = self._last
+        if len(pods) == len(before) and all(map(operator.is_, pods, before)):
+            return listed
+        by_pod = {one[0].pod.uuid: one for one in listed}
+        found, fresh = [], []
+        for pod in pods:
+            known = by_pod.get(pod.uuid)
             if known is None or known[0].pod is not pod:
                 sandbox = sandbox_of(pod)
                 if sandbox is None:
                     continue
                 known = (sandbox, tuple(containers_of(sandbox)))
                 fresh.append(sandbox)
-            found[pod.uuid] = known
-        self._listed = found
+            found.append(known)
+        # Before others get it without a look at its pods.
         self._saw(fresh)
-        return list(found.values())
+        listed = tuple(found)
+        self._last = pods, listed
+        return listed
 
     def _saw(self, sandboxes: list[Sandbox]) -> None:
         with self._lock:
@@ -195,13 +220,7 @@ class Records:
 
     def containers(self) -> list[Container]:
         """All containers, in order of their sandboxes."""
-        return [
-            container
-            for sandbox, containers in self._all()
-            if sandbox.id not in self._making
-            for container in containers
-            if container.id not in self._making
-        ]
+        return [container for _, containers in self.listing() for container in containers]
 
     def named(self, config: cri.PodSandboxConfig) -> list[Sandbox]:
         """The sandboxes with the metadata of a configuration. Only this service makes sandboxes, and tells

@@ -147,7 +147,7 @@ class RuntimeService(services.RuntimeServiceServicer):
         return answer
 
     def ListPodSandbox(self, request: cri.ListPodSandboxRequest, context: Context) -> cri.ListPodSandboxResponse:
-        return cri.ListPodSandboxResponse(items=self._sandboxes.list(request.filter))
+        return self._sandboxes.answer(request.filter)
 
     def StreamPodSandboxes(
         self, request: cri.StreamPodSandboxesRequest, context: Context
@@ -179,7 +179,7 @@ class RuntimeService(services.RuntimeServiceServicer):
         return cri.RemoveContainerResponse()
 
     def ListContainers(self, request: cri.ListContainersRequest, context: Context) -> cri.ListContainersResponse:
-        return cri.ListContainersResponse(containers=self._containers.list(request.filter))
+        return self._containers.answer(request.filter)
 
     def StreamContainers(
         self, request: cri.StreamContainersRequest, context: Context

@@ -50,3 +50,33 @@ def test_an_unchanged_node_is_listed_without_its_disk(node, tmp_path):
     calls = traced(lambda: node.images.ImageFsInfo(cri.ImageFsInfoRequest()))
     assert [line for line in calls if "/rootfs" in line] == []
     assert len(calls) < 60, calls
+
+
+def test_a_whole_list_follows_each_change(node):
+    """The service keeps the answers of lists without a condition while nothing changes (C11)."""
+    runtime = node.runtime
+
+    def lists():
+        sandboxes = runtime.ListPodSandbox(cri.ListPodSandboxRequest()).items
+        containers = runtime.ListContainers(cri.ListContainersRequest()).containers
+        again = runtime.ListContainers(cri.ListContainersRequest()).containers
+        assert again == containers
+        return {one.id: one.state for one in (*sandboxes, *containers)}
+
+    before = lists()
+    sandbox = node.run(host_network=False)
+    changed = before | {sandbox: cri.SANDBOX_READY}
+    assert lists() == changed
+    container = node.create(sandbox, node.container_config("sleep", "1000"))
+    assert lists() == changed | {container: cri.CONTAINER_CREATED}
+    node.start(container)
+    assert lists() == changed | {container: cri.CONTAINER_RUNNING}
+    runtime.StopContainer(cri.StopContainerRequest(container_id=container))
+    assert lists() == changed | {container: cri.CONTAINER_EXITED}
+    runtime.RemoveContainer(cri.RemoveContainerRequest(container_id=container))
+    assert lists() == changed
+    namespace = next(one for one in node.house.client.pods() if one.name == f"k8s-{sandbox}").network_namespace
+    subprocess.run(["umount", namespace], check=True)
+    assert lists() == before | {sandbox: cri.SANDBOX_NOTREADY}
+    runtime.RemovePodSandbox(cri.RemovePodSandboxRequest(pod_sandbox_id=sandbox))
+    assert lists() == before
