@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 
 from kurma_compose import configs
 from kurma_compose.lock import locked
+from kurma_compose.stopping import Stops
 from kurma_core.api import pod_file
 from kurma_core.appc.image import NameValue
 from kurma_core.appc.types import is_image_id
 from kurma_core.errors import (
     ImageNotFoundError,
+    KurmaError,
     PodNotFoundError,
     PodStateError,
     UsageError,
@@ -42,9 +44,11 @@ if TYPE_CHECKING:
 
 #: Annotations of pods of a project: its name, and a digest of the pod in its file.
 PROJECT, VERSION = "kurma.io/up/project", "kurma.io/up/version"
-#: Annotation with names of pods of the file: ``up`` starts the pod after they are healthy.
+#: Annotation with names of pods of the file: ``up`` starts the pod after them, and ``down`` stops it before them.
+AFTER = "kurma.io/up/after"
+#: The same; ``up`` waits until they are healthy.
 AFTER_HEALTHY = "kurma.io/up/after-healthy"
-#: The same, after they have ended, and all their apps with exit code 0.
+#: The same; ``up`` waits until they have ended, and all their apps with exit code 0.
 AFTER_SUCCESS = "kurma.io/up/after-success"
 #: Annotation of an app, with the value ``true``: when ``up`` makes the pod, it runs the app to its end before it
 #: starts those that follow, and removes it.
@@ -53,6 +57,7 @@ FIRST = "kurma.io/up/first"
 #: Annotation of a pod with names of volumes that ``down`` does not remove: they belong to others.
 KEEP_VOLUMES = "kurma.io/up/keep-volumes"
 _RESTART = "kurma.io/restart"
+_ORDERS = (AFTER, AFTER_HEALTHY, AFTER_SUCCESS)
 
 #: Seconds between two looks at the health of a pod.
 _LOOK_AGAIN = 0.2
@@ -161,7 +166,7 @@ def made(
 
 
 def _check_waits(requests: Mapping[str, PodRequest], place: str) -> None:
-    """:raises UsageError: a pod waits for itself, for a later one, or for the end of one that never ends."""
+    """:raises UsageError: a pod depends on itself, on a later one, or on the end of one that never ends."""
     had: set[str] = set()
     for name, request in requests.items():
         had.add(name)
@@ -180,8 +185,8 @@ def _check_waits(requests: Mapping[str, PodRequest], place: str) -> None:
 
 
 def _waits_for(request: PodRequest) -> list[str]:
-    """Names of the pods that must be healthy, or must have ended well, before this one starts."""
-    return [*_names(request, AFTER_HEALTHY), *_names(request, AFTER_SUCCESS)]
+    """Names of the pods that start before this one."""
+    return [name for key in _ORDERS for name in _names(request, key)]
 
 
 def _names(request: PodRequest, key: str) -> list[str]:
@@ -396,17 +401,40 @@ def down(session: CommandSession, client: Api, project: str, order: list[str]) -
 
 
 def take_down(session: CommandSession, client: Api, project: str, order: list[str], what: str = "") -> None:
-    """Stops and removes the pods of a project, in the reverse order of its file, and prints a line for each. The
+    """Stops and removes the pods of a project, and prints a line for each, in the reverse order of its file. The
     caller holds the project's lock.
+
+    They stop at the same time, except that a pod stops after those that depend on it.
 
     :param order: names of the file's pods; other pods of the project are removed first.
     :param what: word before the name of each pod.
+    :raises KurmaError: the first failure. Other pods are removed, unless the failed one depends on them; their
+        failures are noted.
     """
     there = pods_of(client, project)
-    others = [name for name in there if name not in order]
-    for name in (*others, *(name for name in reversed(order) if name in there)):
-        remove(client, there[name])
-        session.line(f"{what}{name}: removed")
+    names = [*(name for name in there if name not in order), *(one for one in reversed(order) if one in there)]
+    needs = {name: _depends_on(there[name]) for name in names}
+    after = {name: [other for other in names if other != name and name in needs[other]] for name in names}
+    failed: list[tuple[str, KurmaError]] = []
+    with Stops(lambda name: _stop(client, there[name]), after) as stops:
+        for name in names:
+            try:
+                stops.wait(name)
+                with suppress(PodNotFoundError):
+                    client.rm(there[name].uuid)
+            except KurmaError as error:
+                failed.append((name, error))
+            else:
+                session.line(f"{what}{name}: removed")
+    for name, failure in failed[1:]:
+        session.note(failure.message if name in failure.message else f"pod {name}: {failure.message}")
+    if failed:
+        raise failed[0][1]
+
+
+def _depends_on(pod: PodRecord) -> frozenset[str]:
+    """Names of the pods that stop after this one."""
+    return frozenset(name for key in _ORDERS for name in (pod.annotation(key) or "").split())
 
 
 def remove_volumes(session: CommandSession, client: Api, names: Iterable[str]) -> None:
@@ -435,10 +463,16 @@ def volumes_of(pods: Iterable[PodManifest]) -> list[str]:
 
 def remove(client: Api, pod: PodRecord) -> None:
     """Stops a pod and removes it; another process may have done so already."""
+    _stop(client, pod)
     with suppress(PodNotFoundError):
-        if pod.state not in ("prepared", *ENDED_STATES):
-            client.stop(pod.uuid)
         client.rm(pod.uuid)
+
+
+def _stop(client: Api, pod: PodRecord) -> None:
+    """Stops a pod if it runs; another process may have removed it."""
+    if pod.state not in ("prepared", *ENDED_STATES):
+        with suppress(PodNotFoundError):
+            client.stop(pod.uuid)
 
 
 def _images(client: Api, request: PodRequest, options: Options, progress: Progress | None) -> dict[str, str]:

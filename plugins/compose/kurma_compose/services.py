@@ -380,20 +380,18 @@ class _Service:
             raise UsageError(f"{word!r} is not a restart policy", hint=f"write no, {', '.join(_RESTARTS)}")
 
     def _depends_on(self, value: Json) -> None:
-        conditions = (
-            {name: (one or {}).get("condition") for name, one in value.items()} if isinstance(value, dict) else {}
-        )
-        for condition, mark in _CONDITIONS.items():
-            pods = [
-                pod
-                for name, word in conditions.items()
-                if word == condition and name in self._of.services()
-                for pod in self._of.names(name)
-            ]
+        conditions = {
+            name: ((value[name] if isinstance(value, dict) else None) or {}).get("condition") for name in value
+        }
+        others: dict[str, list[str]] = {}
+        for name, word in conditions.items():
+            if name in self._of.services():
+                others.setdefault(_CONDITIONS.get(str(word), project.AFTER), []).extend(self._of.names(name))
+        for mark, pods in others.items():
             if pods:
                 self._annotate(self._pod, mark, " ".join(pods))
-        others = {str(word) for word in conditions.values() if word} - {"service_started", *_CONDITIONS}
-        for word in sorted(others):
+        words = {str(word) for word in conditions.values() if word}
+        for word in sorted(words - {"service_started", *_CONDITIONS}):
             self._note("depends_on", f"{word} has no counterpart: the pods are in this order, and none waits")
 
     def _healthcheck(self, value: Json) -> None:

@@ -9,10 +9,13 @@ from typing import Any
 import kurma_compose.down
 import kurma_compose.up
 import pytest
+from kurma_compose import project
 from kurma_testing.commands import CommandContract
+from kurma_testing.commands import TestSession as Session
 
-from kurma_core.errors import UsageError
+from kurma_core.errors import PodStateError, UsageError
 from kurma_core.hookspecs.command import CommandHooks
+from kurma_core.models.pod import PodRecord
 
 
 def _after(name: str, other: str, how: str = "after-healthy") -> dict[str, Any]:
@@ -98,3 +101,44 @@ class TestDown(CommandContract):
         file = tmp_path / "pods.json"
         file.write_text(json.dumps({"pods": [], "project": "shop"}))
         assert self.run(driver, str(file), answers={"pods": []}).output == ""
+
+    def test_failures_are_told_and_keep_no_other_pod(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """Only those that a failed one depends on."""
+        removed = []
+
+        def stop(pod: str, **_: Any) -> None:
+            if pod == "of web":
+                raise PodStateError("it hangs", pod=pod)
+
+        def rm(pod: str, **_: Any) -> None:
+            if pod == "of other":
+                raise PodStateError("its disk is full", pod=pod)
+            removed.append(pod)
+
+        pods = [_running("db"), _running("web", "db"), _running("other"), _running("cache")]
+        session = Session({"pods": pods, "pod_stop": stop, "pod_remove": rm})
+        with pytest.raises(PodStateError, match="its disk is full"):
+            project.take_down(session, session.client, "shop", [pod.name for pod in pods])
+        assert removed == ["of cache"]
+        told = capsys.readouterr()
+        assert told.out == "cache: removed\n"
+        assert told.err.splitlines() == [
+            "pod web: it hangs",
+            "pod db is left, since pod web, which depends on it, could not be stopped",
+        ]
+
+
+def _running(name: str, after: str = "") -> PodRecord:
+    """A pod of the project that runs. :param after: the name of a pod that it depends on."""
+    annotations = [{"name": "kurma.io/up/project", "value": "shop"}, {"name": "kurma.io/up/after", "value": after}]
+    return PodRecord(
+        uuid=f"of {name}",
+        name=name,
+        state="running",
+        created_at="2026-01-01T00:00:00Z",
+        stager="default",
+        renderer="overlay",
+        apps=(),
+        images={},
+        manifest={"annotations": annotations},
+    )

@@ -139,6 +139,7 @@ services:
   of_the_image: {image: a, healthcheck: {retries: 2}}
   two: {image: a, depends_on: {words: {condition: service_healthy}, db: {condition: service_healthy}}}
   db: {image: a, scale: 2}
+  three: {image: a, depends_on: [none, db]}
   last: {image: a, stop_grace_period: 1m, depends_on: {db: {condition: service_completed_successfully}}}
 """
         pods, notes = convert(driver, tmp_path, checks)
@@ -152,6 +153,7 @@ services:
             "of-the-image": {"retries": 2},
         }
         assert pods["two"]["annotations"] == [{"name": "kurma.io/up/after-healthy", "value": "words db-1 db-2"}]
+        assert pods["three"]["annotations"] == [{"name": "kurma.io/up/after", "value": "none db-1 db-2"}]
         assert {one["name"]: one["value"] for one in pods["last"]["annotations"]} == {
             "kurma.io/stop-timeout": "60",
             "kurma.io/up/after-success": "db-1 db-2",

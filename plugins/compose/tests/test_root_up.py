@@ -81,6 +81,75 @@ def test_it_starts_replaces_removes_and_leaves_alone(shop: Shop) -> None:
     assert shop.kurma.out("list", "--no-legend") == ""
 
 
+def _stopping(shop: Shop, scripts: dict[str, str], after: dict[str, str]) -> None:
+    """Writes pods that share a volume, and run a script on SIGTERM. :param after: by name, annotations."""
+    shop.pods = {
+        name: f"trap '{script}; exit 0' TERM; echo > /srv/{name}; while :; do sleep 0.1; done"
+        for name, script in scripts.items()
+    }
+    shop.more = {"mounts": [{"volume": "down", "path": "/srv"}]}
+    value = json.loads(Path(shop.write()).read_text())
+    for pod in value["pods"]:
+        pod["volumes"] = [{"name": "down", "kind": "named"}]
+        if pod["name"] in after:
+            pod["annotations"] = [{"name": "kurma.io/up/after", "value": after[pod["name"]]}]
+    shop.file.write_text(json.dumps(value))
+    assert shop.kurma.out("up", str(shop.file)).splitlines() == [f"{name}: created" for name in scripts]
+    files = Path(shop.kurma.out("volume", "show", "--format", "{{.path}}", "down").strip())
+    until(lambda: all((files / name).exists() for name in scripts), "traps")
+
+
+def _ended(kurma: Any, *names: str) -> str:
+    """The files that scripts have written. Removes them."""
+    path = Path(kurma.out("volume", "show", "--format", "{{.path}}", "down").strip())
+    found = " ".join(sorted(one.name for one in path.iterdir() if one.name not in names))
+    kurma.out("volume", "rm", "down")
+    return found
+
+
+@pytest.mark.parametrize("managed", [False, True])
+def test_pods_stop_at_the_same_time(shop: Shop, managed: bool) -> None:
+    """Each ends only after the other one was asked to."""
+    wait = "echo > /srv/{0}-asked; until [ -e /srv/{1}-asked ]; do sleep 0.1; done; echo > /srv/{0}-ended"
+    scripts = {"cache": wait.format("cache", "web"), "web": wait.format("web", "cache")}
+    _stopping(shop, scripts, {})
+    host = () if managed else ("--host", "local")
+    done = shop.kurma(*host, "down", str(shop.file))
+    assert (done.returncode, done.stdout) == (0, "web: removed\ncache: removed\n"), done.stderr
+    assert _ended(shop.kurma, "cache", "web") == "cache-asked cache-ended web-asked web-ended"
+
+
+def test_a_pod_stops_after_those_that_depend_on_it(shop: Shop) -> None:
+    """Also if they are not in the file any more."""
+    scripts = {
+        "db": "[ -e /srv/web-ended ] && [ -e /srv/gone-ended ] && echo > /srv/db-last",
+        "web": "sleep 0.5; echo > /srv/web-ended",
+        "gone": "sleep 0.5; echo > /srv/gone-ended",
+    }
+    _stopping(shop, scripts, {"web": "db", "gone": "db"})
+    value = json.loads(shop.file.read_text())
+    del value["pods"][2]
+    shop.file.write_text(json.dumps(value))
+    assert shop.kurma.out("down", str(shop.file)).splitlines() == ["gone: removed", "web: removed", "db: removed"]
+    assert _ended(shop.kurma, "db", "web", "gone") == "db-last gone-ended web-ended"
+
+
+def test_after_a_kill_the_next_down_does_the_rest(shop: Shop) -> None:
+    wait = "echo > /srv/{0}-asked; until [ -e /srv/go ]; do sleep 0.1; done"
+    _stopping(shop, {name: wait.format(name) for name in ("db", "web", "worker")}, {"web": "db"})
+    path = Path(shop.kurma.out("volume", "show", "--format", "{{.path}}", "down").strip())
+    process = shop.kurma.popen("down", str(shop.file))
+    until(lambda: (path / "web-asked").exists() and (path / "worker-asked").exists(), "two stops")
+    assert not (path / "db-asked").exists()
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    (path / "go").touch()
+    assert shop.kurma("down", str(shop.file)).returncode == 0
+    assert shop.kurma.out("list", "--no-legend") == ""
+    assert (path / "db-asked").exists()
+    shop.kurma.out("volume", "rm", "down")
+
+
 def test_a_change_of_a_file_of_variables_is_a_change(shop: Shop, tmp_path: Path) -> None:
     variables = tmp_path / "shop.env"
     variables.write_text("A=1\n")
