@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 Json = Any
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: Keys of ``healthcheck`` with durations, and those of ``healthCheck``.
 _DURATIONS = {
     "interval": "interval",
@@ -79,10 +81,16 @@ def secret(entry: Json, project: str, top: Callable[[str], Mapping[str, Json]]) 
 
 
 def secret_command(project: str, name: str, top: Mapping[str, Json], absolute: Callable[[str], str]) -> str:
-    """The command that makes a secret. :param absolute: makes a path of the compose file absolute."""
+    """The command that makes a secret.
+
+    :param absolute: makes a path of the compose file absolute.
+    :raises UsageError: its ``environment`` cannot be the name of a variable.
+    """
     own = shlex.quote(secret_name(project, name, top))
-    if top.get("environment"):
-        return f'printf %s "${top["environment"]}" | kurma secret create {own} -'
+    if variable := top.get("environment"):
+        if not _VARIABLE.fullmatch(variable):
+            raise UsageError(f"secret {name}: {variable[:40]!r} cannot be a variable's name")
+        return f'printf %s "${variable}" | kurma secret create {own} -'
     file = top.get("file")
     return f"kurma secret create {own} {'FILE' if file is None else _typed(absolute(file))}"
 

@@ -126,7 +126,7 @@ class Converter:
     def _note_top(self, key: str, value: Json) -> None:
         for name, one in (value or {}).items():
             if key == "networks" and name != "default":
-                self._note(f"networks.{name}: make the network first: kurma network create {name}")
+                self._note(f"networks.{name}: make the network first: kurma network create {shlex.quote(name)}")
             for inner in one or {}:
                 if key != "volumes" or inner not in ("name", "external"):
                     self._note(f"{key}.{name}.{inner}: no counterpart")
@@ -600,14 +600,13 @@ class _Service:
     # -- files --
 
     def _mount(self, path: str, volume: dict[str, Json]) -> None:
+        """Adds a volume and its mount. Two mounts share a volume of the host and a named one, if all is equal."""
         volumes = self._pod.setdefault("volumes", [])
-        had = next((one for one in volumes if one["name"] == volume["name"]), None)
-        if had is not None and had != volume:
-            names = {one["name"] for one in volumes}
-            free = (f"{volume['name']}-{number}" for number in range(len(volumes), 2 * len(volumes) + 1))
-            volume["name"] = next(name for name in free if name not in names)
-            had = None
-        if had is None:
+        if volume["kind"] == "empty" or volume not in volumes:
+            wanted, number = volume["name"], len(volumes)
+            while any(one["name"] == volume["name"] for one in volumes):
+                volume["name"] = f"{wanted}-{number}"
+                number += 1
             volumes.append(volume)
         self._app.setdefault("mounts", []).append({"volume": volume["name"], "path": path})
 

@@ -197,6 +197,24 @@ secrets:
             }.items()
         ]
 
+    def test_each_volume_without_a_name_is_a_volume_of_its_own(self, driver: CommandHooks, tmp_path: Path) -> None:
+        """Also if the paths in the container differ in one character alone."""
+        text = """
+services:
+  a:
+    image: b
+    tmpfs: [/run/a_b, /run/a-b]
+    volumes: [/data.one, /data-one, /data-one-3, "./site:/html", "./site:/html/", "own:/own", "own:/more"]
+"""
+        pods, _ = convert(driver, tmp_path, text)
+        volumes = [volume["name"] for volume in pods["a"]["volumes"]]
+        mounts = {mount["path"]: mount["volume"] for mount in pods["a"]["apps"][0]["mounts"]}
+        assert len(set(volumes)) == len(volumes) == 7
+        own = ("/run/a_b", "/run/a-b", "/data.one", "/data-one", "/data-one-3")
+        assert len({mounts[path] for path in own}) == 5
+        assert mounts["/html"] == mounts["/html/"]
+        assert mounts["/own"] == mounts["/more"]
+
     def test_configs(self, driver: CommandHooks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         text = """
 name: shop
@@ -536,6 +554,11 @@ volumes: {own: , theirs: {external: true}}
                 "services: {a: {image: b, configs: [c]}}\nconfigs: {c: {content: ''}}",
                 "services.a.configs: config c is empty, and cannot be a file",
             ),
+            (
+                "services: {a: {image: b, secrets: [c]}}\nsecrets: {c: {environment: 'A\"; reboot #'}}",
+                "secret c: 'A\"; reboot #' cannot be a variable's name",
+            ),
+            (f"services: {{a: {{image: '{'${A:-' * 600}b{'}' * 600}'}}}}", "is not a compose file"),
             ("services: {a: {image: b, devices: [5]}}", "services.a.devices[0]: expected a text"),
             ("services: {a_b: {image: b}, a-b: {image: b}}", "services a_b and a-b would both be the pod a-b"),
             ("services: {..: {image: b}}", "service '..': the name cannot be that of a pod"),
