@@ -200,7 +200,7 @@ def _seconds(text: str, flag: str, least: float) -> float:
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_RETRIES:
+    if not (text.isascii() and text.isdecimal() and len(text) < 5 and 1 <= int(text) <= MOST_RETRIES):
         raise UsageError(f"--health-retries: {text!r} is not a number from 1 to {MOST_RETRIES}")
     return int(text)
 

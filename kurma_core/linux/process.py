@@ -129,11 +129,14 @@ class ProcessIdentity:
             fd = pidfd_open(self.pid)
         except ProcessLookupError:
             return None
-        # Compare after opening: the PID may have been reused before.
-        if self.alive():
-            return fd
-        os.close(fd)
-        return None
+        alive = False
+        try:
+            # Compare after opening: the PID may have been reused before.
+            alive = self.alive()
+        finally:
+            if not alive:
+                os.close(fd)
+        return fd if alive else None
 
     def to_json(self) -> dict[str, object]:
         """The identity, to be kept on disk."""

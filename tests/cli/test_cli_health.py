@@ -99,6 +99,7 @@ def test_options_change_single_settings_of_a_pod_file(fakes: ModuleType, tmp_pat
         ("--health-cmd none --health-timeout 3s", "--health-timeout contradict"),
         ("--health-retries many", "'many' is not a number from 1 to 1000"),
         ("--health-retries 0", "'0' is not a number"),
+        (f"--health-retries {'9' * 5000}", "is not a number from 1 to 1000"),
         ("--health-interval soon", "--health-interval: 'soon' is not a duration"),
         ("--health-cmd [] --health-retries 3", "expected a JSON list of words"),
         ("--health-cmd x --health-timeout 0", "--health-timeout: '0' is not a time from 0.1 s to 168 h"),

@@ -138,7 +138,8 @@ class HealthChecks:
             _LOG.info("app %s of pod %s is unhealthy: it is killed", done.app, running.uuid)
             self._pods.kill(running.uuid, done.app)
         elif action in (RESTART, STOP):
-            _LOG.info("app %s of pod %s is unhealthy: the pod is %sped", done.app, running.uuid, STOP)
+            done_to_it = "restarted" if action == RESTART else "stopped"
+            _LOG.info("app %s of pod %s is unhealthy: the pod is %s", done.app, running.uuid, done_to_it)
             running.stop(force=False, cause=UNWELL if action == RESTART else STOPPED)
 
 

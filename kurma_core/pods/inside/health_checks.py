@@ -223,7 +223,12 @@ class _Output:
 
     def __init__(self) -> None:
         self._read, self.end = os.pipe2(os.O_CLOEXEC)
-        self._over, self._stop = os.pipe2(os.O_CLOEXEC)
+        try:
+            self._over, self._stop = os.pipe2(os.O_CLOEXEC)
+        except OSError:
+            os.close(self._read)
+            os.close(self.end)
+            raise
         self._kept = bytearray()
         self._thread = threading.Thread(target=self._run, name="health-output", daemon=True)
 

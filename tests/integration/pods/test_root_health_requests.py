@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import resource
 import socket
 import ssl
 import threading
@@ -282,3 +283,29 @@ def test_the_way_that_is_given_replaces_that_of_the_image(house):
     house.client.rm(record.uuid)
     with pytest.raises(KurmaError, match="expected one of command, http, tcp, found http and tcp"):
         house.client.prepare(house.request({"main": checked(tcp={"port": 1}, http={"port": 1})}))
+
+
+@pytest.mark.parametrize("check", [{"command": "true"}, {"http": {"port": 8080}}], ids=["command", "request"])
+def test_a_check_without_enough_descriptors_leaves_none_open(house, check):
+    """Whichever descriptor it does not get; with more of them, the check is done."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with house.running({"main": checked(**check)}) as pod:
+        result(house, pod)
+        failed = 0
+        for number in range(60):
+            with nothing_left_open():
+                taken = {int(fd) for fd in os.listdir("/proc/self/fd")}
+                # The limit is above the highest number that may be used.
+                limit = [fd for fd in range(len(taken) + number + 1) if fd not in taken][number]
+                resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limits[1]))
+                try:
+                    house.client.healthcheck(pod.uuid)
+                except (OSError, KurmaError):
+                    failed += 1
+                else:
+                    break
+                finally:
+                    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        else:
+            pytest.fail("the check is never done")
+        assert failed > 1
