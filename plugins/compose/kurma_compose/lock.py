@@ -1,4 +1,5 @@
-"""The lock of a project: of two commands that change its pods at once, the second waits."""
+"""The lock of a project: of two commands that change its pods at once, the second waits. Commands of other plugins
+may lock other names, too."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def locked(client: Api, project: str, note: Callable[[str], None]) -> Iterator[N
     try:
         held = lock_file(path, wait=False)
     except BlockingIOError:
-        note(f"another command changes the pods of {project}: waiting until it has ended")
+        note(f"another command for {project} runs: waiting until it has ended")
         held = lock_file(path, flock=cancellation.lock)
     try:
         yield
@@ -44,7 +45,7 @@ def locked(client: Api, project: str, note: Callable[[str], None]) -> Iterator[N
 
 @contextmanager
 def all_locked(client: Api, projects: Iterable[str], note: Callable[[str], None]) -> Iterator[None]:
-    """Holds the locks of several projects. All commands take them in one order, so that none waits for ever."""
+    """Holds several locks. All commands take them in one order, so that none waits for ever."""
     with ExitStack() as stack:
         for project in sorted(set(projects)):
             stack.enter_context(locked(client, project, note))

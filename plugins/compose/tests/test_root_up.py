@@ -212,7 +212,7 @@ def test_of_two_commands_at_once_the_second_waits(shop: Shop) -> None:
     until(lambda: "db" in shop.running(), "the first pod")
     second = shop.kurma.popen("up", str(shop.file))
     assert second.stderr is not None
-    assert "another command changes the pods of" in second.stderr.readline()
+    assert "another command for" in second.stderr.readline()
     shop.kurma.out("exec", "db", "touch", "/ready")
     for process in (first, second):
         process.communicate()

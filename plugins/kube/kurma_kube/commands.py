@@ -62,8 +62,9 @@ def play(session: CommandSession, file: str, wishes: Wishes) -> int:
         made.append((wanted, options))
     session.need_daemon()
     client = session.client.managing()
-    # Also for Secrets and volumes, which another command for the file may be removing.
-    with all_locked(client, (workload.project for workload in found.workloads), session.note):
+    maps = _config_maps(client, found)
+    # Also for Secrets and volumes, which another command may be removing.
+    with all_locked(client, found.locks(maps), session.note):
         _store(client, found, values)
         for claim in found.claims:
             if not any(one.name == claim.name for one in client.volumes_list()):
@@ -73,7 +74,7 @@ def play(session: CommandSession, file: str, wishes: Wishes) -> int:
         for wanted, options in made:
             done = project.apply(session, client, wanted, options, "pod ")
             code = code or done
-        _forget(client, found, keep=values.files)
+        _forget(client, maps, keep=values.files)
     return code
 
 
@@ -85,10 +86,11 @@ def down(session: CommandSession, file: str, *, force: bool) -> None:
     """
     found = objects.read(file, lambda _: None)
     client = session.client.managing()
-    with all_locked(client, (workload.project for workload in found.workloads), session.note):
+    maps = _config_maps(client, found)
+    with all_locked(client, found.locks(maps), session.note):
         for workload in reversed(found.workloads):
             project.take_down(session, client, workload.project, workload.pod_names(), "pod ")
-        _forget(client, found)
+        _forget(client, maps)
         stored = client.secrets_list() if found.secrets else []
         for name in found.secrets:
             # Also those of keys that an earlier version of the file had.
@@ -110,9 +112,21 @@ def _store(client: Api, found: Objects, values: Values) -> None:
     configs.store(client, values.files)
 
 
-def _forget(client: Api, found: Objects, keep: Collection[str] = ()) -> None:
-    """Removes files of the ConfigMaps that no pod uses any more."""
-    configs.forget(client, tuple(objects.config_prefix(name) for name in found.configs), keep)
+def _config_maps(client: Api, found: Objects) -> set[str]:
+    """The names of the file's ConfigMaps, and of those of which its present pods have files: ``--configmap`` may
+    have named another file when they were made."""
+    names, projects = set(found.configs), {workload.project for workload in found.workloads}
+    for pod in client.pods():
+        if pod.annotation(project.PROJECT) in projects:
+            secrets = [one["name"] for app in pod.manifest["apps"] for one in app.get("secrets") or ()]
+            parsed = filter(None, map(objects.parsed_secret, secrets))
+            names |= {name for kind, name, _ in parsed if kind == "ConfigMap"}
+    return names
+
+
+def _forget(client: Api, names: Iterable[str], keep: Collection[str] = ()) -> None:
+    """Removes files of the ConfigMaps that no pod uses any more. :param names: of the ConfigMaps."""
+    configs.forget(client, tuple(map(objects.config_prefix, names)), keep)
 
 
 def _remove_secrets(client: Api, names: Iterable[str]) -> bool:

@@ -80,6 +80,9 @@ class Values:
         if not value:
             raise UsageError(f"{place}: key {key} of ConfigMap {name} is empty, and cannot be a file")
         content = value.encode() if isinstance(value, str) else value
+        if len(content) > names.LARGEST:
+            most = f"{names.LARGEST >> 10} KiB"
+            raise UsageError(f"{place}: key {key} of ConfigMap {name} is larger than {most}, and cannot be a file")
         secret = names.config_name(name, key, content)
         self.files[secret] = content
         return secret

@@ -13,7 +13,7 @@ from kurma_core.value import field, frozen
 from kurma_kube.fields import Fields
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 Json = Any
 
@@ -35,6 +35,10 @@ CLUSTER = (
 _TIMEOUT = 30
 #: Names of objects: Kubernetes calls them DNS subdomains.
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+#: Keys of ConfigMaps and Secrets.
+_KEY = re.compile(r"[A-Za-z0-9._-]+")
+#: Most characters of the name of a secret of Kurma's, and most bytes of its value.
+_LONGEST_NAME, LARGEST = 253, 512 << 10
 #: More pods of a Deployment than this are a typing error.
 _MOST_PODS = 1000
 
@@ -85,6 +89,18 @@ class Objects:
     claims: list[Claim] = field(default_factory=list)
     configs: dict[str, dict[str, str | bytes]] = field(default_factory=dict)
     secrets: dict[str, dict[str, bytes]] = field(default_factory=dict)
+
+    def locks(self, configs: Iterable[str]) -> list[str]:
+        """Names of the locks that a command for these objects holds: files may have objects of one name.
+
+        :param configs: names of ConfigMaps whose values the command stores or removes.
+        """
+        return [
+            *(one.project for one in self.workloads),
+            *(f"kube/persistentvolumeclaim/{one.name}" for one in self.claims),
+            *(f"kube/configmap/{name}" for name in configs),
+            *(f"kube/secret/{name}" for name in self.secrets),
+        ]
 
 
 def is_name(name: str) -> bool:
@@ -211,6 +227,7 @@ def _deployment(objects: Objects, name: str, fields: Fields, metadata: Fields) -
 
 def _config_map(objects: Objects, name: str, fields: Fields, metadata: Fields) -> None:
     found: dict[str, str | bytes] = {**fields.text_by_name("data"), **_decoded(fields, "binaryData")}
+    _check_keys(fields, found)
     fields.skip("immutable")
     fields.done()
     metadata.skip("labels", "annotations", *CLUSTER)
@@ -225,11 +242,26 @@ def _secret(objects: Objects, name: str, fields: Fields, metadata: Fields) -> No
         if not value:
             fields.note("data", f"{key} is empty, and is left out")
     found = {key: value for key, value in found.items() if value}
+    _check_keys(fields, found)
+    for key, value in found.items():
+        if len(secret_name(name, key)) > _LONGEST_NAME:
+            raise fields.error("data", f"{key[:40]!r} is too long for a key of the Secret {name[:40]}")
+        if len(value) > LARGEST:
+            raise fields.error("data", f"{key} is larger than {LARGEST >> 10} KiB")
     fields.skip("immutable", "type")
     fields.done()
     metadata.skip("labels", "annotations", *CLUSTER)
     metadata.done()
     objects.secrets[name] = found
+
+
+def _check_keys(fields: Fields, values: Iterable[str]) -> None:
+    """:raises UsageError: one of these keys is not a key of Kubernetes."""
+    for key in values:
+        if not _KEY.fullmatch(key):
+            raise fields.error(
+                "data", f"{key[:40]!r} cannot be a key", hint="write letters, digits, '-', '_' and '.'"
+            )
 
 
 def _decoded(fields: Fields, key: str) -> dict[str, bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from kurma_testing.webserver import Page, web_server
 from kurma_core.api import pod_file
 from kurma_core.errors import KurmaError, UsageError
 from kurma_core.hookspecs.command import CommandHooks
+from kurma_core.secret_store import LARGEST
 
 POD = """
 apiVersion: v1
@@ -27,7 +29,7 @@ spec:
     image: nginx
 """
 CONFIG = "{apiVersion: v1, kind: ConfigMap, metadata: {name: c}, data: {a: '1', b.conf: two}}"
-
+SECRET = "{{apiVersion: v1, kind: Secret, metadata: {{name: s}}, data: {{{}: {}}}}}"
 BINARY = "{apiVersion: v1, kind: ConfigMap, metadata: {name: binary}, data: {a: '1'}, binaryData: {b: AAE=}}"
 
 
@@ -58,6 +60,10 @@ class TestKube(CommandContract):
             (POD.replace("{name: web,", "{name: ../web,"), "metadata.name: '../web' cannot be the name"),
             (POD.replace("{name: web,", f"{{name: {'a' * 300},"), "cannot be the name of an object"),
             (CONFIG + "\n---\n" + CONFIG, "there are two of ConfigMap c"),
+            (CONFIG.replace("b.conf", "b/conf"), "ConfigMap c: data: 'b/conf' cannot be a key"),
+            (SECRET.format("a b", "eA=="), "Secret s: data: 'a b' cannot be a key"),
+            (SECRET.format("a" * 250, "eA=="), "is too long for a key of the Secret s"),
+            (SECRET.format("k", base64.b64encode(bytes(LARGEST + 1)).decode()), "data: k is larger than 512 KiB"),
             (
                 POD.replace("{name: web,", "{name: web-1,") + "---\n{apiVersion: apps/v1, kind: Deployment, "
                 "metadata: {name: web}, spec: {template: {spec: {containers: [{name: a, image: b}]}}}}",
@@ -464,6 +470,16 @@ def test_binary_data_is_for_files_alone(convert: Any) -> None:
     )
     assert found.app["environment"] == [{"name": "a", "value": "1"}]
     assert sorted(found.values.files.values()) == [b"\0\1", b"1"]
+
+
+def test_a_large_value_of_a_config_map_is_no_file(convert: Any) -> None:
+    config = f"{{apiVersion: v1, kind: ConfigMap, metadata: {{name: c}}, data: {{a: {'x' * (LARGEST + 1)}}}}}"
+    with pytest.raises(UsageError, match="key a of ConfigMap c is larger than 512 KiB, and cannot be a file"):
+        convert(
+            config,
+            spec="volumes: [{name: v, configMap: {name: c}}]",
+            container="volumeMounts: [{name: v, mountPath: /v}]",
+        )
 
 
 def test_a_host_port_of_zero_publishes_nothing(convert: Any) -> None:

@@ -346,7 +346,9 @@ def test_probes_by_http_and_tcp(cluster: Cluster, tmp_path: Path) -> None:
     cluster.kurma.out("kube", "down", str(again))
 
 
-def test_play_waits_for_a_command_that_removes_the_pods(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", ["same", pytest.param("another", marks=pytest.mark.full)])
+def test_play_waits_for_a_command_that_removes_the_pods(cluster: Cluster, tmp_path: Path, file: str) -> None:
+    """:param file: of the command that waits: another file has a Secret and a claim of the same names."""
     script = """
     trap 'touch /see/stopping; until test -e /see/go; do sleep 0.1; done; exit' TERM
     touch /see/up; while :; do sleep 0.1; done
@@ -370,16 +372,22 @@ def test_play_waits_for_a_command_that_removes_the_pods(cluster: Cluster, tmp_pa
     until((tmp_path / "up").exists, "the trap of the container")
     down = cluster.kurma.popen("kube", "down", "--force", str(cluster.file))
     until((tmp_path / "stopping").exists, "the container stops")
-    play = cluster.kurma.popen("kube", "play", "--net", "none", str(cluster.file))
+    first, other, lock = str(cluster.file), "web", "configmap/settings"
+    if file == "another":
+        other, lock = "other", "persistentvolumeclaim/kube-data"
+        cluster.file, cluster.objects = tmp_path / "other.yml", cluster.objects[1:]
+        cluster.kind = {**cluster.kind, "metadata": {"name": other}}
+    play = cluster.kurma.popen("kube", "play", "--net", "none", cluster.write())
     assert play.stderr is not None
-    assert "another command changes the pods of kube/pod/web" in play.stderr.readline()
+    assert f"another command for kube/{lock} runs" in play.stderr.readline()
     (tmp_path / "go").touch()
     removed, _ = down.communicate()
     assert removed.splitlines() == ["pod web: removed", "secret db: removed", "volume kube-data: removed"]
     created, _ = play.communicate()
-    assert created.splitlines() == ["volume kube-data: created", "pod web: created"]
+    assert created.splitlines() == ["volume kube-data: created", f"pod {other}: created"]
     assert play.returncode == 0
     cluster.kurma.out("kube", "down", "--force", str(cluster.file))
+    assert cluster.kurma.out("kube", "down", first) == ""
 
 
 def test_config_maps_of_another_file(cluster: Cluster, tmp_path: Path) -> None:
@@ -391,6 +399,9 @@ def test_config_maps_of_another_file(cluster: Cluster, tmp_path: Path) -> None:
     assert "there is no ConfigMap settings" in done.stderr
     assert cluster.play("--configmap", str(more)) == ["volume kube-data: created", "pod web: created"]
     assert cluster.log("web", "main", 2)[1] == "a = 1"
+    # It removes the values of the other file's ConfigMap, too.
+    cluster.kurma.out("kube", "down", "--force", str(cluster.file))
+    assert cluster.secrets() == []
 
 
 @pytest.mark.full
