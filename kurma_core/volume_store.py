@@ -114,9 +114,7 @@ class VolumeStore:
         except FileNotFoundError:
             if os.path.isdir(f"{self.root}/{name}"):
                 raise _damaged(name, f"no {path}") from None
-            raise VolumeNotFoundError(
-                f"no volume {name}", hint=f"kurma volume list; kurma volume create {name}", volume=name
-            ) from None
+            raise _missing(name) from None
         except NotADirectoryError:
             raise _damaged(name, f"{self.root}/{name} is not a directory") from None
         except OSError as error:
@@ -137,10 +135,15 @@ class VolumeStore:
         return Volume(name, value["createdAt"], value["labels"], owner, value["mode"], value["filled"])
 
     def directory_status(self, name: str) -> os.stat_result:
-        """Of the directory that pods mount. :raises VolumeError: it is missing."""
+        """Of the directory that pods mount.
+
+        :raises VolumeNotFoundError: there is no such volume. :raises VolumeError: the directory is missing.
+        """
         try:
             status = os.lstat(self.path(name))
         except OSError as error:
+            if not os.path.lexists(f"{self.root}/{name}"):
+                raise _missing(name) from None
             raise _damaged(name, f"{self.path(name)}: {(error.strerror or '').lower()}") from None
         if not stat.S_ISDIR(status.st_mode):
             raise _damaged(name, f"{self.path(name)} is not a directory")
@@ -319,6 +322,11 @@ def _check_possible(name: str) -> None:
     """:raises VolumeNotFoundError: no volume can have that name."""
     if not _is_volume_name(name):
         raise VolumeNotFoundError(f"no volume {name[:100]!r}", hint="kurma volume list", volume=name)
+
+
+def _missing(name: str) -> VolumeNotFoundError:
+    hint = f"kurma volume list; kurma volume create {name}"
+    return VolumeNotFoundError(f"no volume {name}", hint=hint, volume=name)
 
 
 def _damaged(name: str, why: str) -> VolumeError:

@@ -74,8 +74,8 @@ def make_ready(
     make_missing(services, document.manifest)
     store = services.volumes
     for name in document.manifest.named_volumes:
-        # Also checks that its directory exists.
-        if not store.get(name).filled and store.directory_status(name):
+        store.directory_status(name)  # an error, if someone has removed it
+        if not store.get(name).filled:
             mine = {
                 volume.name
                 for volume in document.manifest.volumes

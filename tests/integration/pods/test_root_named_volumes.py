@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -14,6 +15,7 @@ from kurma_core.errors import HostError, UsageError, VolumeError, VolumeNotFound
 from kurma_core.hookspecs.pod_setup import VolumeSetup
 from kurma_core.staging.app_callins import LiveRoot
 from kurma_core.staging.stager_root import of_volume, volume_mounts
+from kurma_core.volume_store import VolumeStore
 from tests.integration.pods.test_pods_changing import add
 from tests.kit.house import both_ways
 from tests.kit.images import archive, busybox_root, shell
@@ -230,6 +232,20 @@ def test_what_is_wrong(house):
         house.client.rm(pod, force=True)
     house.client.volume_rm("data")
     assert not os.path.exists(f"{house.state}/volumes/data")
+
+
+def test_a_volume_whose_directory_is_gone_is_damaged(house, filled):
+    """Also one that has got the files of its image, and is looked at no more before it is mounted."""
+    apps = {"main": {**app("true", ("vol", "/srv")), "image": {"id": filled}}}
+    record, _ = house.run(apps, volumes=[named()])
+    shutil.rmtree(path(house))
+    with pytest.raises(VolumeError, match=r"volume data is damaged: .*/volumes/data/data: no such file"):
+        house.start(record.uuid)
+    assert house.client.volumes_list() == []
+    assert any("volume data is damaged" in note for note in house.notes)
+    # A listing does not report one that is removed meanwhile.
+    with pytest.raises(VolumeNotFoundError, match="no volume none"):
+        VolumeStore(house.state).directory_status("none")
 
 
 def part(sub_path, name="part", **fields):
