@@ -117,6 +117,8 @@ class PodFinder:
                 used.update(directory.read_document().used_images)
             except PodNotFoundError:
                 continue  # it was removed, or is just being made
+            except HostError:
+                raise  # the record is not damaged
             except KurmaError as error:
                 used.update(self._in_broken(directory, error, rb"(sha512-[0-9a-f]{128})", "images"))
                 continue
@@ -175,6 +177,8 @@ class PodFinder:
                     used.update(state.change.named)
             except PodNotFoundError:
                 continue  # it was removed, or is just being made
+            except HostError:
+                raise  # the record is not damaged
             except KurmaError as error:
                 used = self._in_broken(directory, error, rb'"kurma\.io/volume": *"([^"]+)"', "volumes")
             for volume in sorted(used):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from kurma_core.errors import PodDamagedError, PodNotFoundError
+from kurma_core.errors import HostError, PodDamagedError, PodNotFoundError
 from kurma_core.pods.record import pod_directory
 from kurma_core.pods.record.pod_directory import PodDirectory
 from kurma_core.pods.record.state import PodState
@@ -66,6 +67,21 @@ def test_a_damaged_or_removed_record_is_not_answered_from_memory(path: str) -> N
     os.unlink(f"{path}/state.json")
     with pytest.raises(PodNotFoundError):
         PodDirectory(path).read_state()
+
+
+def test_without_a_free_descriptor_no_record_is_damaged(path: str) -> None:
+    """The pod must not look as if it could only be removed, nor its volumes as if no pod used them."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+    try:
+        with pytest.raises(HostError, match=r"pod u: cannot read state\.json: .*Too many open files") as raised:
+            PodDirectory(path).read_state()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert raised.value.hint is None
+    assert PodDirectory(path).read_state().state == "running"
 
 
 def test_only_so_many_are_kept(path: str) -> None:

@@ -56,6 +56,8 @@ _FLOCK = "hhqqi4x"
 REMAINS = "stager/remains"
 #: Parsed records that are kept.
 _MOST_PARSED = 64
+#: Errors of reading a record that say nothing about it: this process has too many open files, for example.
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 #: Spare files of a prestarted pod for its first records: two states, and its definition.
 _SPARES, _SPARE_POD = ("state.json.spare", "state.json.spare2"), "pod.json.spare"
 
@@ -123,6 +125,7 @@ class PodDirectory:
         :raises PodNotFoundError: there is none: the pod was never wholly made, or is gone.
         :raises PodDamagedError: it cannot be parsed.
         :raises FormatVersionError: a newer version wrote it.
+        :raises HostError: it cannot be read for want of descriptors or memory.
         """
         return self._json("pod.json", self._text("pod.json"))
 
@@ -267,6 +270,8 @@ class PodDirectory:
         except FileNotFoundError:
             raise PodNotFoundError(f"pod {self.uuid}: no {name}", pod=self.uuid) from None
         except OSError as error:
+            if error.errno in _SHORTAGES:
+                raise HostError.of(f"pod {self.uuid}: cannot read {name}", error) from None
             raise self.damaged(name, os.strerror(error.errno or 0)) from None
 
     def _json(self, name: str, text: bytes) -> dict[str, Json]:

@@ -463,8 +463,9 @@ def tear_down(launch: Launch) -> tuple[tuple[str, ...], list[KurmaError]]:
     """
     try:
         on_record = launch.directory.read_state().steps
-    except (PodNotFoundError, PodDamagedError):
-        # The record was removed or damaged. So all steps are undone: undoing one that was not done does no harm.
+    except (PodNotFoundError, PodDamagedError, HostError):
+        # The record was removed or damaged, or cannot be read. So all steps are undone: undoing one that was not
+        # done does no harm.
         on_record = STEP_NAMES
     left: list[str] = []
     failures: list[KurmaError] = []
