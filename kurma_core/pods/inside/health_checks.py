@@ -214,8 +214,11 @@ def _same(directory: PodDirectory, document: PodDocument, status: AppStatus) -> 
     if state.state != "running":
         return False
     now = {one.name: one for one in app_statuses(directory, document, state, None, None)}.get(status.name)
-    # Without a status file, only the stager knows.
-    return now is None or now.instance is None or (now.instance == status.instance and now.state == "running")
+    if now is None or now.instance is None:
+        return True  # without a status file, only the stager knows
+    # An app that was removed and added again counts its executions anew.
+    checked = now.instance == status.instance and now.started_at == status.started_at
+    return checked and now.state == "running"
 
 
 class _Output:

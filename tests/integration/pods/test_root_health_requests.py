@@ -274,6 +274,32 @@ def test_cancellation_ends_a_check(house):
         assert house.client.pod(pod.uuid).health == "starting"
 
 
+def test_a_result_is_not_that_of_a_later_app_of_the_same_name(house):
+    """Its check fails after the app was removed, and another one runs."""
+    app = {"main": checked(http={"port": 8080}, timeout=500)}
+    with house.running({**app, "keep": SLEEP}) as pod:
+        reached, gone, done = threading.Event(), threading.Event(), []
+
+        def serve(connected):
+            request_of(connected)
+            reached.set()
+            assert gone.wait(60)
+            connected.sendall(b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n")
+
+        with serving(pod, serve):
+            thread = threading.Thread(target=lambda: done.append(house.client.healthcheck(pod.uuid, "main")))
+            thread.start()
+            assert reached.wait(60)
+            with house.connect() as client:
+                client.app_rm(pod.uuid, "main", force=True)
+                client.app_add(pod.uuid, house.request(app), start=True)
+                gone.set()
+                thread.join(60)
+                assert [(one.result.exit_code, one.health) for one in done] == [(1, None)]
+                (health,) = [one.health for one in client.pod(pod.uuid).apps if one.name == "main"]
+                assert (health.status, health.results) == ("starting", ())
+
+
 def test_the_way_that_is_given_replaces_that_of_the_image(house):
     app = {**checked(tcp={"port": 8080}), "healthCheck": {"tcp": {"port": 8080}}}
     record = house.client.prepare(house.request({"main": app}))
