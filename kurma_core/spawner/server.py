@@ -99,7 +99,8 @@ def _forked(request: Request, heard: _socket.socket) -> Answer:
             word, _, rest = data.partition(b" ")
             fds = descriptor_passing.unpacked(beside)
             if word == b"pid" and len(fds) == 1 and pidfd < 0:
-                pid, pidfd = int(rest), fds[0]
+                pidfd = fds[0]
+                pid = int(rest)
             elif word == b"ready" and not fds:
                 ready = True
             elif word == b"error" and not fds:

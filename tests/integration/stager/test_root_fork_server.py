@@ -159,6 +159,8 @@ _ANSWERS = {
     "nonsense": "answer.send(b'nonsense')",
     "nothing": "",
     "ready, but no process": "answer.send(b'ready')",
+    "a process without its number": "pid = os.fork() or time.sleep(1000); fd = os.pidfd_open(pid); "
+    "socket.send_fds(answer, [b'pid of it'], [fd]); os.close(fd)",
     "a process that ends": "pid = os.fork() or os._exit(0); fd = os.pidfd_open(pid); "
     "socket.send_fds(answer, [b'pid %d' % pid], [fd]); os.close(fd)",
     "a process that hangs": "pid = os.fork() or time.sleep(1000); fd = os.pidfd_open(pid); "
@@ -251,6 +253,7 @@ def test_a_fork_server_that_answers_wrongly_is_ended(begun, answer):
         begun.begin()
         assert begun.spawner.fork_server is None
         assert not alive(server)
+    until(lambda: len(begun.descriptors()) == 4, lambda: str(begun.descriptors()))
     begun.spawner.keep_fork_server(begun.image.id, plan)
     assert begun.spawner.fork_server is None
     begun.spawner.keep_fork_server("another", plan)
