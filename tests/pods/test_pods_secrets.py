@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from pathlib import Path
 
 import pytest
 
 from kurma_core.appc.pod import PodManifest
-from kurma_core.errors import ManifestError, SecretError
+from kurma_core.errors import HostError, ManifestError, SecretError
 from kurma_core.hookspecs.pod_setup import AppSetup, SecretSetup
 from kurma_core.models.isolator import IdRange
 from kurma_core.pods.prepare.app_settings import secret_values
+from kurma_core.pods.prepare.secrets import users
+from kurma_core.pods.record.pod_store import PodStore
 from kurma_core.secret_store import SecretStore
 from kurma_core.spawn_plan import File, FileSystemMount
 from kurma_core.staging.stager_root import secret_files
+from kurma_core.value import replace
+from tests.pods.documents import pod_document
 
 IMAGE = {"id": f"sha512-{'0' * 128}"}
 
@@ -69,6 +75,33 @@ def test_owners_are_those_of_the_host(store: SecretStore, tmp_path: Path) -> Non
     assert (secret.uid, secret.gid) == (5, 6)
     with pytest.raises(SecretError, match="no user or group 6"):
         secret_values(apps, IdRange(1000000, 6), str(tmp_path))
+
+
+class Starved(PodStore):
+    """The pods as a process finds them that gets no descriptor any more, once it has listed them."""
+
+    def uuids(self) -> list[str]:
+        found = super().uuids()
+        free = os.open(os.devnull, os.O_RDONLY)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        return found
+
+
+def test_users_of_secrets(tmp_path: Path) -> None:
+    """A pod with a damaged definition does not count. One that cannot be read for a moment may."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    directory = PodStore(str(tmp_path)).directory("u")
+    os.makedirs(directory.path)
+    directory.write_pod(replace(pod_document(), manifest=pod({"name": "pass"})))
+    assert users(PodStore(str(tmp_path))) == {"pass": [directory.read_document().name]}
+    try:
+        with pytest.raises(HostError, match="Too many open files"):
+            users(Starved(str(tmp_path)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    Path(directory.path, "pod.json").write_text("{")
+    assert users(PodStore(str(tmp_path))) == {}
 
 
 def test_no_app_has_secrets(tmp_path: Path) -> None:

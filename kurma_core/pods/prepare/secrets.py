@@ -69,14 +69,18 @@ def _setup(app: str, secret: AppSecret, store: SecretStore, ids: IdRange | None)
 
 
 def users(store: PodStore) -> dict[str, list[str]]:
-    """The names of the pods that name each secret. Pods whose definition cannot be read never start, and do not
-    count."""
-    from kurma_core.errors import KurmaError
+    """The names of the pods that name each secret. Pods whose definition is damaged never start, and do not count.
+
+    :raises HostError: a definition cannot be read for want of descriptors or memory.
+    """
+    from kurma_core.errors import HostError, KurmaError
 
     found: dict[str, list[str]] = {}
     for uuid in store.uuids():
         try:
             document = store.directory(uuid).read_document()
+        except HostError:
+            raise  # the pod may start
         except KurmaError:
             continue
         for name in sorted({secret.name for app in document.manifest.apps for secret in app.secrets}):
