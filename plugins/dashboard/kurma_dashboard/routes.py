@@ -147,6 +147,10 @@ class Routes:
                 exchange.answer_json(200, views.images_json(self._client.images_list().images))
             case ("networks",):
                 exchange.answer_json(200, views.networks_json(self._client.networks_list()))
+            case ("volumes",):
+                exchange.answer_json(200, views.volumes_json(self._client.volumes_list()))
+            case ("secrets",):
+                exchange.answer_json(200, views.secrets_json(self._client.secrets_list()))
             case ("events",):
                 last = deque(self._client.events(), maxlen=_PAST_EVENTS)
                 exchange.answer_json(200, [views.event_json(event) for event in last])

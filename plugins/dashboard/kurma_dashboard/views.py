@@ -1,4 +1,4 @@
-"""Pods, images, networks, usage and events as the page gets them: JSON.
+"""Pods, images, networks, volumes, secrets, usage and events as the page gets them: JSON.
 
 Each value is named here: manifests, environments, commands, annotations and configurations may hold secrets, and
 never leave kurmad.
@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kurma_core.api.host import Event, NetworkInfo
+    from kurma_core.api.host import Event, NetworkInfo, SecretInfo
     from kurma_core.api.images import ListedImage
     from kurma_core.api.pods import LogLine, Usage
+    from kurma_core.api.volumes import VolumeInfo
     from kurma_core.models.pod import AppStatus, PodRecord
 
 Json = Any
@@ -104,6 +105,25 @@ def networks_json(networks: Iterable[NetworkInfo]) -> Json:
         }
         for one in networks
     ]
+
+
+def volumes_json(volumes: Iterable[VolumeInfo]) -> Json:
+    """Without sizes: to measure a volume takes as long as it has files."""
+    return [
+        {
+            "name": one.name,
+            "uid": one.uid,
+            "gid": one.gid,
+            "mode": one.mode,
+            "createdAt": one.created_at,
+            "pods": list(one.pods),
+        }
+        for one in volumes
+    ]
+
+
+def secrets_json(secrets: Iterable[SecretInfo]) -> Json:
+    return [{"name": one.name, "pods": list(one.pods)} for one in secrets]
 
 
 def usage_json(usages: Iterable[Usage]) -> Json:

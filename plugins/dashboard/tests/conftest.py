@@ -123,6 +123,10 @@ class Board:
     def clear(self):
         for pod in self.client.pods():
             self.client.rm(pod.uuid, force=True, managed=True)
+        for volume in self.client.volumes_list():
+            self.client.volume_rm(volume.name)
+        for secret in self.client.secrets_list():
+            self.client.secret_rm(secret.name)
 
 
 def _events(response):
@@ -185,6 +189,6 @@ def module_board(board_state, tmp_path_factory) -> Iterator[Board]:
 
 @pytest.fixture
 def board(module_board) -> Iterator[Board]:
-    """A dashboard that the tests of a module share; each test begins without pods."""
+    """A dashboard that the tests of a module share; each test begins without pods, volumes and secrets."""
     yield module_board
     module_board.clear()

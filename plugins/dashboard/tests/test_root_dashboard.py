@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from tests.kit.images import shell
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
@@ -34,6 +35,31 @@ def test_images_and_networks(board):
     networks = {network["name"]: network for network in board.get("/api/networks").json}
     assert "config" not in networks["default"]
     assert networks["default"]["driver"] == "bridge"
+
+
+def test_volumes_and_secrets(board):
+    """Both with the names of the pods that use them; of a secret, nothing else."""
+    client = board.client
+    client.volume_create("board-data", uid=7, gid=8, mode="0750")
+    client.volume_create("board-unused")
+    client.secret_create("board-key", "dmFsdWU=")
+    mount = {"volume": "data", "path": "/srv"}
+    app = {"app": shell("sleep 1000"), "secrets": [{"name": "board-key"}], "mounts": [mount]}
+    volume = {"name": "data", "kind": "named", "volume": "board-data"}
+    uuid = board.run({"main": app}, name="web", volumes=[volume])
+    volumes = {one["name"]: one for one in board.get("/api/volumes", role="viewer").json}
+    created = volumes["board-data"].pop("createdAt")
+    assert created.startswith("20")
+    assert volumes["board-data"] == {"name": "board-data", "uid": 7, "gid": 8, "mode": "0750", "pods": ["web"]}
+    assert volumes["board-unused"]["pods"] == []
+    assert board.get("/api/secrets", role="viewer").json == [{"name": "board-key", "pods": ["web"]}]
+    client.rm(uuid, force=True)
+    assert [one["pods"] for one in board.get("/api/volumes").json] == [[], []]
+    assert board.post("/api/volumes").status == board.post("/api/secrets").status == 404
+    for name in ("board-data", "board-unused"):
+        client.volume_rm(name)
+    client.secret_rm("board-key")
+    assert board.get("/api/secrets").json == board.get("/api/volumes").json == []
 
 
 def test_stop_start_restart_a_pod(board):

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from plugins.dashboard.tests.browser import NARROW, WIDE, browser
+from tests.kit.images import shell
 from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.root, pytest.mark.full]
@@ -153,20 +154,60 @@ def test_images_networks_events(board, page):
     assert page.run("document.querySelector('#tabs [aria-current]').textContent") == "Events"
 
 
+def test_volumes_and_secrets(board, page):
+    """The lists follow what happens, and no button of theirs changes anything."""
+    show(page, "#/volumes")
+    has(page, "There are no named volumes yet.")
+    show(page, "#/secrets")
+    has(page, "There are no secrets yet.")
+    board.client.secret_create("key", "aHVudGVyMg==")
+    show(page, "#/volumes")
+    board.client.volume_create("data", uid=7, gid=8, mode="0750")
+    has(page, "7:8")
+    has(page, "no pod")
+    mount = {"volume": "data", "path": "/srv"}
+    app = {"app": shell("sleep 1000"), "secrets": [{"name": "key"}], "mounts": [mount]}
+    volumes = [{"name": "data", "kind": "named"}]
+    uuid = board.run({"main": app}, name="web", volumes=volumes)
+    linked = "[...document.querySelectorAll('main td a')].some((one) => one.textContent === 'web')"
+    page.wait(linked)
+    assert page.run("document.querySelector('#tabs [aria-current]').textContent") == "Volumes"
+    page.run("document.querySelector('main td a').focus()")
+    other = board.run(TALKS, name="other")
+    page.wait("document.querySelector('main td a') === document.activeElement")
+    board.client.rm(other, force=True)
+    show(page, "#/secrets")
+    page.wait(linked)
+    assert "hunter2" not in page.text()
+    assert page.run("document.querySelectorAll('main button').length") == 0
+    page.run("document.querySelector('main td a').click()")
+    has(page, "Facts")
+    show(page, "#/secrets")
+    board.client.rm(uuid, force=True)
+    has(page, "no pod")
+    board.client.secret_rm("key")
+    show(page, "#/volumes")
+    board.client.volume_rm("data")
+    has(page, "There are no named volumes yet.")
+    show(page, "#/secrets")
+    has(page, "There are no secrets yet.")
+
+
 def test_by_the_keyboard(board, page):
     """Every control is reached by Tab, shows that it has the focus, and works by Enter or the space bar."""
     uuid = board.run(TALKS, name="web")
     has(page, "1 running")
     page.run("document.activeElement.blur()")
     reached = []
-    for _ in range(14):
+    for _ in range(16):
         page.press("Tab")
         reached.append(page.focused())
         shown = page.run(OUTLINED)
         assert shown or page.run("document.activeElement === document.body"), reached[-1]
     words = " | ".join(reached)
     for word in (
-        *("Skip to content", "A Kurma", "A Pods", "A Images", "A Events", "Use dark colours", "Sign out"),
+        *("Skip to content", "A Kurma", "A Pods", "A Images", "A Volumes", "A Secrets", "A Events"),
+        *("Use dark colours", "Sign out"),
         *("Find a pod", "Which pods", "A web", "BUTTON Restart pod web", "BUTTON Stop pod web"),
     ):
         assert word in words, words
@@ -219,9 +260,17 @@ def contrast(page, selector):
 @pytest.mark.parametrize("size", [WIDE, NARROW, (320, 640)], ids=["wide", "phone", "small"])
 def test_nothing_is_wider_than_the_screen(board, page, size):
     page.size(*size)
-    uuid = board.run({"a-rather-long-name-of-an-app": TALKS}, name="a-pod-with-quite-a-long-name", net="default")
+    secret = "a_secret_with_a_name_that_has_no_place_to_break_a_line_" * 3
+    board.client.secret_create(secret, "eA==")
+    board.client.volume_create("v" * 64)
+    mount = {"volume": "v", "path": "/srv"}
+    app = {"app": shell(TALKS), "secrets": [{"name": secret, "target": "/x"}], "mounts": [mount]}
+    volumes = [{"name": "v", "kind": "named", "volume": "v" * 64}]
+    apps = {"a-rather-long-name-of-an-app": app}
+    uuid = board.run(apps, name="a-pod-with-quite-a-long-name", net="default", volumes=volumes)
     has(page, "a-pod-with-quite-a-long-name")
-    for where in ("#/pods", f"#/pod/{uuid}", "#/images", "#/networks", "#/events"):
+    lists = ("#/images", "#/networks", "#/volumes", "#/secrets", "#/events")
+    for where in ("#/pods", f"#/pod/{uuid}", *lists):
         show(page, where)
         page.wait("document.querySelectorAll('main td').length > 0")
         assert page.run(TOO_WIDE) == [], where

@@ -1,5 +1,6 @@
 """The dashboard refuses clients without a token, foreign pages, changes by a viewer, and hostile requests."""
 
+import base64
 import os
 import select
 import socket
@@ -8,11 +9,14 @@ import stat
 import pytest
 from kurma_dashboard.routes import read_page
 
+from tests.kit.images import shell
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 
-DATA = ("/api/session", "/api/pods", "/api/images", "/api/networks", "/api/events", "/api/live")
+DATA = tuple(
+    f"/api/{name}" for name in ("session", "pods", "images", "networks", "volumes", "secrets", "events", "live")
+)
 NO_POD = "00000000-0000-4000-8000-000000000000"
 
 
@@ -183,12 +187,20 @@ def test_a_read_only_dashboard(make_board):
 
 def test_no_secret_of_a_pod_reaches_the_page(board):
     secret = "hunter2-is-a-secret"
-    app = {"exec": ["/bin/sh", "-c", f"sleep 1000 # {secret}"], "user": "0", "group": "0"}
-    app["environment"] = [{"name": "PASSWORD", "value": secret}]
-    board.run({"main": app}, annotations=[{"name": "example.com/key", "value": secret}])
-    for path in ("/api/pods", "/api/images", "/api/networks", "/api/events", "/api/session"):
+    app = shell(f"sleep 1000 # {secret}", environment=[{"name": "PASSWORD", "value": secret}])
+    secrets = [{"name": "password"}]
+    encoded = base64.b64encode(secret.encode()).decode()
+    board.client.secret_create("password", encoded)
+    board.client.volume_create("data", labels={"key": secret})
+    annotations = [{"name": "example.com/key", "value": secret}]
+    board.run({"main": {"app": app, "secrets": secrets}}, annotations=annotations)
+    lists = ("pods", "images", "networks", "volumes", "secrets", "events", "session")
+    for path in (f"/api/{name}" for name in lists):
         for role in ("admin", "viewer"):
-            assert secret.encode() not in board.get(path, role=role).body
+            answer = board.get(path, role=role)
+            assert answer.status == 200
+            assert secret.encode() not in answer.body
+            assert encoded.encode() not in answer.body
 
 
 # -- hostile clients --

@@ -2,12 +2,14 @@
 
 import { begin, listen, state } from "./data.js";
 import { h, setTitle, toast } from "./dom.js";
-import { eventsView, imagesView, networksView } from "./lists.js";
+import { eventsView, imagesView, networksView, secretsView, volumesView } from "./lists.js";
 import { podView } from "./pod.js";
 import { podsView } from "./pods.js";
 
 const main = document.getElementById("main");
-const VIEWS = { pods: podsView, images: imagesView, networks: networksView, events: eventsView };
+const VIEWS = {
+  pods: podsView, images: imagesView, networks: networksView, volumes: volumesView, secrets: secretsView, events: eventsView,
+};
 let view = null;
 
 function show(focus) {

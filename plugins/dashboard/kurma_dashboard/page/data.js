@@ -8,7 +8,7 @@ const EVENTS = 200;
 const KINDS = ["cpu", "memory", "received", "sent"];
 
 export const state = {
-  session: null, pods: [], left: 0, images: null, networks: null, events: [],
+  session: null, pods: [], left: 0, images: null, networks: null, volumes: null, secrets: null, events: [],
   /** By UUID: the counters of the last measurement; lists of samples. */
   last: new Map(), samples: new Map(), totals: emptySamples(),
 };
@@ -19,7 +19,7 @@ function emptySamples() {
   return Object.fromEntries(KINDS.map((kind) => [kind, []]));
 }
 
-/** @param listener gets what has changed: "pods", "usage", "event", "link", "images", "networks". */
+/** @param listener gets what has changed: "pods", "usage", "event", "link", or the name of a list. */
 export function listen(listener) {
   listeners.add(listener);
 }
@@ -112,6 +112,7 @@ function takeEvent(event) {
   if (state.events.length > EVENTS) state.events.shift();
   if (event.subject === "pod" || event.subject === "app") loadSoon();
   if (event.subject === "image" && state.images !== null) load("images").catch(() => {});
+  if (event.subject === "volume" && state.volumes !== null) load("volumes").catch(() => {});
   if (event.subject === "pod") speak(`Pod ${event.name}: ${event.kind}`);
   tell("event", event);
 }

@@ -1,7 +1,7 @@
-// Images, networks and events.
+// Images, networks, volumes, secrets and events.
 
 import { load, state } from "./data.js";
-import { bytes, cell, empty, exactly, h, moment, plural, table, tableBody, tableRow, toast, when } from "./dom.js";
+import { bytes, cell, empty, exactly, h, keepingFocus, moment, plural, table, tableBody, tableRow, toast, when } from "./dom.js";
 
 export function eventText(event) {
   const what = event.subject === "app" ? `App ${event.name} ${event.kind}` : event.kind;
@@ -10,14 +10,15 @@ export function eventText(event) {
   return detail ? `${what} (${detail})` : what;
 }
 
-function listView(title, what, columns, rows, nothing) {
+/** @param used the server says which pods use each: a change of the pods loads the list again. */
+function listView(title, what, columns, rows, nothing, used = false) {
   const body = tableBody();
   const shown = table(title, columns, body);
   const none = h("div", {}, empty("Loading"));
   function update() {
     const list = state[what];
     if (list === null) return;
-    body.replaceChildren(...rows(list));
+    keepingFocus(body, () => body.replaceChildren(...rows(list)));
     shown.hidden = list.length === 0;
     none.replaceChildren(...(list.length ? [] : [nothing]));
   }
@@ -25,7 +26,10 @@ function listView(title, what, columns, rows, nothing) {
   return {
     title,
     element: [h("section", { class: "card", "aria-label": title }, h("div", { class: "head" }, h("h1", {}, title)), shown, none)],
-    update: (changed) => { if (changed === what || changed === "pods") update(); },
+    update: (changed) => {
+      if (changed === "pods" && used) load(what).catch(() => {});
+      else if (changed === what || changed === "pods") update();
+    },
     begin: () => { update(); load(what).catch((error) => toast(error.message, true)); },
   };
 }
@@ -65,6 +69,34 @@ export const networksView = () => listView("Networks", "networks",
     ]);
   }),
   empty("There are no networks."));
+
+/** Links to pods. @param names of pods, as the server has them for people, or UUIDs. */
+function users(of, names) {
+  if (names.length === 0) return h("span", { class: "soft" }, "no pod");
+  return h("div", { class: "chips" }, names.map((name) => {
+    const pod = state.pods.find((one) => [one.name, one.displayName, one.uuid].includes(name));
+    return pod ? h("a", { href: `#/pod/${pod.uuid}`, "data-key": `${of}/${pod.uuid}` }, pod.displayName) : h("span", {}, name);
+  }));
+}
+
+export const volumesView = () => listView("Volumes", "volumes",
+  [["Name", "name"], ["Owner"], ["Mode"], ["Used by"], ["Created"]],
+  (volumes) => volumes.map((volume) => tableRow([
+    cell("", "name", volume.name),
+    cell("Owner", "number", `${volume.uid}:${volume.gid}`),
+    cell("Mode", "number", volume.mode),
+    cell("Used by", "", users(volume.name, volume.pods)),
+    cell("Created", "number", moment(volume.createdAt)),
+  ])),
+  empty("There are no named volumes yet.", "kurma volume create data"), true);
+
+export const secretsView = () => listView("Secrets", "secrets",
+  [["Name", "name"], ["Used by"]],
+  (secrets) => secrets.map((secret) => tableRow([
+    cell("", "name", secret.name),
+    cell("Used by", "wide", users(secret.name, secret.pods)),
+  ])),
+  empty("There are no secrets yet.", "kurma secret create password FILE"), true);
 
 export function eventsView() {
   const body = tableBody();
