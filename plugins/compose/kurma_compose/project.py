@@ -81,7 +81,7 @@ class Options:
     """Options for images and powers: see :class:`kurma_core.api.pods.PodRequest`.
 
     :param pulls: policies of single images, by locator, in place of ``pull``.
-    :param replace: replace all pods, also those that are as the file says.
+    :param replace: replace all pods, unchanged ones, too.
     """
 
     pull: str = "new"
