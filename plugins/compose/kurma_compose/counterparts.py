@@ -95,14 +95,32 @@ def secret_command(project: str, name: str, top: Mapping[str, Json], absolute: C
     return f"kurma secret create {own} {'FILE' if file is None else _typed(absolute(file))}"
 
 
+def locator(image: str) -> str:
+    """The locator of an image of a registry: ``nginx`` is ``docker://docker.io/library/nginx``."""
+    if "/" not in image:
+        return f"docker://docker.io/library/{image}"
+    return f"docker://{image}" if _has_registry(image) else f"docker://docker.io/{image}"
+
+
+def _has_registry(name: str) -> bool:
+    """Whether the name of an image begins with the host of a registry."""
+    first, slash, _ = name.partition("/")
+    return bool(slash) and (first == "localhost" or not {".", ":"}.isdisjoint(first))
+
+
+def capability(name: str) -> str:
+    """The name of a capability: ``net_admin`` is ``CAP_NET_ADMIN``. ``ALL`` stays."""
+    name = name.upper()
+    return name if name == "ALL" or name.startswith("CAP_") else f"CAP_{name}"
+
+
 def built_name(image: str | None, project: str, service: str) -> str:
     """The name that ``kurma build`` gives the image of a service.
 
     :param image: of the service; None: it has none.
     """
     name = image or f"{project}-{sanitize_name(service)}"
-    first, slash, _ = name.partition("/")
-    if not slash or not (set(first) & {".", ":"} or first == "localhost"):
+    if not _has_registry(name):
         name = f"localhost/{name}"
     return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
 

@@ -293,16 +293,7 @@ class _Service:
             raise UsageError(f"services.{self._name}: it has neither image nor build")
         if not image or service.get("build") is not None:
             return counterparts.built_name(image, self._of.project, self._name)
-        if "://" in image:
-            return str(image)
-        first, slash, _ = image.partition("/")
-        if not slash:
-            return f"docker://docker.io/library/{image}"
-        return (
-            f"docker://{image}"
-            if set(first) & {".", ":"} or first == "localhost"
-            else f"docker://docker.io/{image}"
-        )
+        return str(image) if "://" in image else counterparts.locator(image)
 
     def _build(self, value: Json) -> None:
         command = counterparts.build_command(value, self._app["image"], self._of.absolute, self._note)
@@ -419,10 +410,10 @@ class _Service:
     # -- rights and limits --
 
     def _cap_add(self, value: Json) -> None:
-        self._isolate("kurma.io/capabilities", add=[_capability(one) for one in value])
+        self._isolate("kurma.io/capabilities", add=[counterparts.capability(one) for one in value])
 
     def _cap_drop(self, value: Json) -> None:
-        self._isolate("kurma.io/capabilities", drop=[_capability(one) for one in value])
+        self._isolate("kurma.io/capabilities", drop=[counterparts.capability(one) for one in value])
 
     def _security_opt(self, value: Json) -> None:
         self._isolators |= rights.security(value, self._of.absolute, self._note)
@@ -756,11 +747,6 @@ def _part(value: str | None) -> str:
 def _microseconds(value: Json) -> int:
     """A number of microseconds, or a duration such as ``12ms``."""
     return int(value) if str(value).isdigit() else round(seconds(value) * 1e6)
-
-
-def _capability(name: str) -> str:
-    name = name.upper()
-    return name if name == "ALL" or name.startswith("CAP_") else f"CAP_{name}"
 
 
 def _range(text: str) -> tuple[int, int]:

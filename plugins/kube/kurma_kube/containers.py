@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kurma_compose import project
+from kurma_compose import counterparts, project
 
 from kurma_core.appc.types import is_image_id
 from kurma_core.errors import UsageError
@@ -24,7 +24,6 @@ _PROPAGATIONS = {"None": "private", "HostToContainer": "rslave", "Bidirectional"
 PULLS = {"Always": "always", "IfNotPresent": "new", "Never": "never"}
 RESTARTS = {"Always": "always", "OnFailure": "on-failure", "Never": "never"}
 _SELINUX = ("user", "role", "type", "level")
-_HUB = "docker.io"
 
 
 @frozen
@@ -81,10 +80,7 @@ def locator(image: str) -> str:
     """The locator of an image: ``nginx`` is ``docker://docker.io/library/nginx``."""
     if "://" in image or image.startswith(("/", "docker-archive:", "oci:", "oci-archive:")) or is_image_id(image):
         return image
-    first, slash, _ = image.partition("/")
-    if not slash:
-        return f"docker://{_HUB}/library/{image}"
-    return f"docker://{image}" if set(first) & {".", ":"} or first == "localhost" else f"docker://{_HUB}/{image}"
+    return counterparts.locator(image)
 
 
 def restart_policy(fields: Fields) -> str | None:
@@ -299,7 +295,7 @@ def _security(fields: Fields | None, app: dict[str, Json], pod: PodSecurity, con
         if fields.boolean("readOnlyRootFilesystem"):
             app["readOnlyRootFS"] = True
         if (capabilities := fields.child("capabilities")) is not None:
-            lists = {key: [_capability(one) for one in capabilities.texts(key)] for key in ("add", "drop")}
+            lists = {key: list(map(counterparts.capability, capabilities.texts(key))) for key in ("add", "drop")}
             if any(lists.values()) and "os/linux/privileged" not in found:
                 found["kurma.io/capabilities"] = {key: one for key, one in lists.items() if one}
             capabilities.done()
@@ -383,11 +379,6 @@ def _selinux(fields: Fields) -> dict[str, str]:
         fields.note("seLinuxOptions", f"is ignored: a context needs {', '.join(_SELINUX)}")
         return {}
     return found
-
-
-def _capability(name: str) -> str:
-    name = name.upper()
-    return name if name == "ALL" or name.startswith("CAP_") else f"CAP_{name}"
 
 
 # --- ports -------------------------------------------------------------------------------------------------------
