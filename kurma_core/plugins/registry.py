@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 from kurma_core.config import Config, origin
 from kurma_core.config.schema import OPT_IN, enabling, kind_of, singular
@@ -65,6 +65,10 @@ _NOT_FOR_PODS = ("kurma.services", _COMMANDS)
 _OF_RUNNING_PODS = ("kurma.networks", "kurma.stagers")
 #: Groups whose hooks do nothing that takes long by its nature, as fetching does.
 _QUICK = ("kurma.networks",)
+#: Held while a plugin is imported. A plugin may load another one while it is imported.
+_IMPORTS = threading.RLock()
+#: Seconds in which another import usually ends.
+_IMPORT_WAIT = 2.0
 
 
 class _Loaded:
@@ -89,6 +93,21 @@ class _Loaded:
     def misconfigured(self) -> bool:
         """Whether nothing but its options is wrong."""
         return self.declared is not None and isinstance(self.error, ConfigError)
+
+
+@contextmanager
+def _one_import() -> Iterator[None]:
+    """Waits until no other thread imports a plugin. Two threads that begin at two modules which import each other
+    wait for each other: Python ends that by an exception in one of them.
+
+    An import that hangs must not stop other plugins: the wait is short.
+    """
+    alone = _IMPORTS.acquire(timeout=_IMPORT_WAIT)
+    try:
+        yield
+    finally:
+        if alone:
+            _IMPORTS.release()
 
 
 def _declared(loaded: _Loaded) -> Driver:
@@ -622,7 +641,8 @@ class PluginRegistry:
     def _declare(self, loaded: _Loaded) -> None:
         plugin = loaded.plugin
         self._check_contract(plugin)
-        loaded.module, classes = self._index.load(plugin)
+        with _one_import():
+            loaded.module, classes = self._index.load(plugin)
 
         def keep(cls: type, kind: type[Hooks], taken: Taken) -> None:
             with self._lock:

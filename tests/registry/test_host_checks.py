@@ -105,6 +105,32 @@ def test_one_that_hangs(checked):
     assert found["networks/two", "word"].ok
 
 
+def test_plugins_that_import_one_package(checked, tmp_path, monkeypatch):
+    """Two threads that begin at two modules which import each other wait for each other: Python ends that by an
+    exception in one of them."""
+    package = tmp_path / "packages" / "kurma_test_plugin_shared"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    for name, other in (("left", "right"), ("right", "left")):
+        text = f"import importlib, time\ntime.sleep(0.4)\nimportlib.import_module('{package.name}.{other}')\n"
+        (package / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(package.parent))
+    found = checked({side: f"import {package.name}.{side}\n{source()}" for side in ("left", "right")})
+    assert {key: one.detail for key, one in found.items() if key[0] != "kurma"} == {
+        ("networks/left", "word"): "a",
+        ("networks/right", "word"): "a",
+        ("networks/left", "thing"): "",
+        ("networks/right", "thing"): "",
+    }
+
+
+def test_an_import_that_hangs(checked):
+    hangs = "import threading\nfrom kurma_core.cancellation import current\n" + HANGS
+    found = checked({"one": hangs, "two": source()}, patience=4.0)
+    assert found["networks/one", "plugin"].detail == "it does not answer in time"
+    assert found["networks/two", "word"].ok
+
+
 def test_one_that_is_disabled_is_not_asked(checked):
     found = checked({"one": source("1/0")}, "plugins: {networks: {one: {enabled: false}}}")
     assert [key for key in found if key[0] != "kurma"] == []
