@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from kurma_compose import configs
@@ -20,6 +20,7 @@ from kurma_core.appc.types import is_image_id
 from kurma_core.errors import (
     ImageNotFoundError,
     KurmaError,
+    ManifestError,
     PodNotFoundError,
     PodStateError,
     UsageError,
@@ -31,7 +32,7 @@ from kurma_core.models.pod import ENDED_STATES
 from kurma_core.value import field, frozen, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
     from kurma_core.api.operations import Api, Progress
@@ -58,6 +59,7 @@ FIRST = "kurma.io/up/first"
 KEEP_VOLUMES = "kurma.io/up/keep-volumes"
 _RESTART = "kurma.io/restart"
 _ORDERS = (AFTER, AFTER_HEALTHY, AFTER_SUCCESS)
+_USERNS = "kurma.io/userns"
 
 #: Seconds between two looks at the health of a pod.
 _LOOK_AGAIN = 0.2
@@ -140,7 +142,7 @@ def pods_in(
 
 
 def made(
-    project: str, pods: Iterable[dict[str, Json]], file: str, options: Options, note: Callable[[str], None]
+    project: str, pods: Sequence[dict[str, Json]], file: str, options: Options, note: Callable[[str], None]
 ) -> Project:
     """The project of some pods, each marked with the project's name and a digest of itself.
 
@@ -157,7 +159,12 @@ def made(
                 f"{place}: pod {index + 1} has no name", hint="write name: NAME; later runs find the pod by it"
             )
         marked = pod_file.marked(pod, {PROJECT: project, VERSION: pod_file.digest(pod)})
-        request = pod_file.request_of(marked, file, note, grants=options.grants, insecure=options.insecure)
+        try:
+            request = pod_file.request_of(marked, file, note, grants=options.grants, insecure=options.insecure)
+        except ManifestError as error:
+            if len(pods) > 1:
+                error.message = f"{place}: pod {name}: {error.message.removeprefix(f'{place}: ')}"
+            raise
         if name in requests:
             raise UsageError(f"{place}: two pods have the name {name}", hint="give each a name of its own")
         requests[name] = request
@@ -204,8 +211,8 @@ def up(
 ) -> Iterator[tuple[str, str, PodRecord | None]]:
     """Makes the pods of the project run as its file says, and removes pods that the file no longer has.
 
-    All images are fetched before a pod is removed. Changed pods are removed before new ones are started: a new pod
-    may publish the port of an old one.
+    Before a pod is removed, all images are fetched, and the new versions of changed pods are made on trial. Changed
+    pods are removed before new ones are started: a new pod may publish the port of an old one.
 
     :returns: for each pod its name, a word for what was done, and its record, if a start was tried.
     :raises KurmaError: an image is not available, or a pod cannot be removed, made or started; or one that another
@@ -223,12 +230,19 @@ def up(
         for other in _waits_for(request):
             if other not in project.pods and other not in others:
                 raise PodNotFoundError(f"pod {name} waits for pod {other}, which does not exist", pod=other)
-    images = {name: _images(client, request, options, progress) for name, request in project.pods.items()}
+    images: dict[str, dict[str, str]] = {}
+    for name, request in project.pods.items():
+        with _naming(name):
+            images[name] = _images(client, request, options, progress)
     kept = {
         name: there[name]
         for name, request in project.pods.items()
         if not options.replace and name in there and _is_right(there[name], request, images[name])
     }
+    for name, request in project.pods.items():
+        if name in there and name not in kept:
+            with _naming(name):
+                _try(client, request, progress)
     for name, pod in there.items():
         if name not in project.pods:
             remove(client, pod)
@@ -243,7 +257,8 @@ def up(
             for other in _names(request, AFTER_SUCCESS):
                 _wait_for_success(client, other)
         if name not in kept:
-            record = _make(client, request, progress)
+            with _naming(name):
+                record = _make(client, request, progress)
             yield name, "replaced" if name in there else "created", record
         elif starts:
             yield name, "started", client.launch(kept[name].uuid)
@@ -331,6 +346,32 @@ def _wait_for_success(client: Api, name: str) -> None:
 
 def _is_first(app: PodApp) -> bool:
     return app.annotation(FIRST) == "true"
+
+
+@contextmanager
+def _naming(pod: str) -> Iterator[None]:
+    """Names the pod in errors that do not. :param pod: its name."""
+    try:
+        yield
+    except KurmaError as error:
+        if f"pod {pod}" not in error.message:
+            error.prefix(f"pod {pod}")
+        raise
+
+
+def _try(client: Api, request: PodRequest, progress: Progress | None) -> None:
+    """Makes a pod under another name, and removes it: a pod that cannot be made must not cost the one that runs.
+
+    If the command is killed in between, the next one removes the pod: it has the mark of the project.
+
+    :raises KurmaError: the pod cannot be made.
+    """
+    # The pod that runs has the name, the ports, and IDs of the host that the file names.
+    pod = request.template.pod
+    template = replace(request.template, name=None, uuid=None, pod=replace(pod, ports=()))
+    userns = "auto" if ":" in (pod.annotation(_USERNS) or "") else request.userns
+    trial = replace(request, name=None, uuid=None, userns=userns, template=template)
+    remove(client, client.prepare(trial, progress))
 
 
 def _make(client: Api, request: PodRequest, progress: Progress | None) -> PodRecord:

@@ -181,6 +181,53 @@ def test_a_power_needs_a_grant(shop: Shop) -> None:
     assert shop.up("--grant", f"{name}=CAP_SYS_ADMIN") == ["web: created"]
 
 
+def test_a_new_version_that_cannot_be_made_costs_no_pod(shop: Shop) -> None:
+    shop.up()
+    before = shop.running()
+    old = dict(shop.pods)
+    shop.pods = {"gone": "exec sleep 1000", **old}
+    shop.up()
+    shop.pods = {**old, "web": "exec sleep 2000"}
+    shop.more = {"secrets": [{"name": "up-missing"}]}
+    done = shop.kurma("up", shop.write())
+    assert (done.returncode, done.stdout) == (125, "")
+    assert "kurma: pod cache: app one: no secret up-missing" in done.stderr
+    running = shop.running()
+    assert running.pop("gone")
+    assert running == before
+    shop.more = {}
+    assert shop.up() == ["gone: removed", "cache: unchanged", "web: replaced"]
+    names = shop.kurma.out("list", "--format", "{{.name}}").split()
+    assert sorted(names) == ["cache", "web"]
+
+
+def test_a_pod_with_ports_and_ids_of_the_host_is_replaced(shop: Shop) -> None:
+    port = {"name": "web", "hostPort": 18977, "podPort": {"name": "web", "protocol": "tcp", "port": 80}}
+    for word in ("created", "replaced"):
+        shop.pods = {"web": f"exec sleep {1000 + len(word)}"}
+        value = json.loads(Path(shop.write()).read_text())
+        value["pods"][0] |= {
+            "ports": [port],
+            "networks": ["default"],
+            "annotations": [{"name": "kurma.io/userns", "value": "1879048192:65536"}],
+        }
+        shop.file.write_text(json.dumps(value))
+        assert shop.kurma.out("up", str(shop.file)) == f"web: {word}\n"
+    shop.kurma.out("down", str(shop.file))
+    shop.kurma.out("network", "rm", "default")
+
+
+def test_an_error_names_the_pod(shop: Shop) -> None:
+    value = json.loads(Path(shop.write()).read_text())
+    value["pods"][1]["apps"][0]["healthCheck"] = {"tcp": {"port": 0}}
+    shop.file.write_text(json.dumps(value))
+    done = shop.kurma("up", str(shop.file))
+    assert f"{shop.file}: pod web: invalid manifest: $.apps[0].healthCheck.tcp.port" in done.stderr
+    value["pods"][1]["apps"][0] |= {"healthCheck": False, "image": "sha512-" + "0" * 128}
+    shop.file.write_text(json.dumps(value))
+    assert "kurma: pod web: " in shop.kurma("up", str(shop.file)).stderr
+
+
 def test_named_volumes_of_the_file_are_removed(shop: Shop) -> None:
     kurma = shop.kurma
     shop.pods = {"web": "exec sleep 1000"}
