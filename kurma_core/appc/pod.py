@@ -522,6 +522,8 @@ def _sub_path(value: object, path: str) -> str:
     text = types.text(value, path)
     if text.startswith("/"):
         raise ManifestError(path, "a relative path", describe(value))
+    if ".." in text.split("/"):
+        raise ManifestError(path, "a relative path without ..", describe(value))
     return types.inner_path(f"/{text}", path).strip("/")
 
 

@@ -151,7 +151,8 @@ def _http(url: str) -> Json:
     from urllib.parse import urlsplit
 
     try:
-        parts = urlsplit(url)
+        # Python removes line feeds and tabs from an address.
+        parts = urlsplit(url if url.isprintable() else "")
         port = parts.port
     except ValueError:
         parts, port = urlsplit(""), None

@@ -196,6 +196,16 @@ def test_volume_refusals(where, value, expected, found):
     refused(changed(*where, to=value), path_of(where), expected, found)
 
 
+@pytest.mark.parametrize(
+    ("sub_path", "expected"),
+    [("/a", "a relative path"), ("a/../b", "a relative path without .."), (1, "a string")],
+)
+def test_sub_paths_stay_in_their_volume(sub_path, expected):
+    volume = {"name": "work", "kind": "named", "kurma.io/sub-path": sub_path}
+    found = f'"{sub_path}"' if isinstance(sub_path, str) else str(sub_path)
+    refused(changed("volumes", 0, to=volume), '$.volumes[0]["kurma.io/sub-path"]', expected, found)
+
+
 def test_volume_names_are_unique():
     """P3"""
     refused(changed("volumes", 1, "name", to="work"), "$.volumes[1].name", "each name once", '"work" again')

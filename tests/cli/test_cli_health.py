@@ -106,6 +106,7 @@ def test_options_change_single_settings_of_a_pod_file(fakes: ModuleType, tmp_pat
         ("--health-cmd x --health-start-period 999h", "--health-start-period: '999h' is not a time from 0 s"),
         ("--health-http localhost:80/x", "--health-http: 'localhost:80/x' is not such an address"),
         ("--health-http http://u:p@localhost/", "is not such an address"),
+        ("--health-http \x01http://localhost/", "is not such an address"),
         ("--health-http http://localhost:99999/", "is not such an address"),
         ("--health-http http://shop.example/", "expected an IP address, or localhost"),
         ("--health-tcp http", "--health-tcp: 'http' is not a port"),

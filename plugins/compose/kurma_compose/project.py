@@ -211,8 +211,8 @@ def up(
 ) -> Iterator[tuple[str, str, PodRecord | None]]:
     """Makes the pods of the project run as its file says, and removes pods that the file no longer has.
 
-    Before a pod is removed, all images are fetched, and the new versions of changed pods are made on trial. Changed
-    pods are removed before new ones are started: a new pod may publish the port of an old one.
+    Before a pod is removed, all images are fetched, and the new versions of changed pods are made on trial.
+    Changed pods are removed before new ones are started: a new pod may publish the port of an old one.
 
     :returns: for each pod its name, a word for what was done, and its record, if a start was tried.
     :raises KurmaError: an image is not available, or a pod cannot be removed, made or started; or one that another

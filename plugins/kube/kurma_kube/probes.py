@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from kurma_core.models.health import WAYS, TcpCheck
-from kurma_core.schema import SchemaError
+from kurma_core.schema import SchemaError, describe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +55,8 @@ def _probe(fields: Fields, key: str, ports: Mapping[str, int]) -> dict[str, Json
     if len(kinds) > 1:
         raise fields.error(key, f"expected one of {', '.join(_KINDS)}, found {' and '.join(kinds)}")
     if kinds in ([], ["grpc"]):
-        fields.note(key, f"{kinds[0] if kinds else 'a probe without exec'} has no counterpart, and is ignored")
+        what = kinds[0] if kinds else "a probe without exec, httpGet and tcpSocket"
+        fields.note(key, f"{what} has no counterpart, and is ignored")
         return None
     check: dict[str, Json] = {}
     if (command := probe.child("exec")) is not None:
@@ -65,9 +66,8 @@ def _probe(fields: Fields, key: str, ports: Mapping[str, int]) -> dict[str, Json
         if (request := probe.child(kind)) is not None:
             check[way] = found = {"port": _port(request, ports)}
             if (host := request.text("host")) and not _add_host(found, host):
-                request.note(
-                    "host", f"{host} is not an IP address: the probe is ignored; write httpHeaders with Host"
-                )
+                instead = "; write httpHeaders with Host" if way == "http" else ""
+                request.note("host", f"{host} is not an IP address: the probe is ignored{instead}")
                 return None
             if way == "http":
                 _add_http(request, found)
@@ -95,7 +95,9 @@ def _port(fields: Fields, ports: Mapping[str, int]) -> int:
     if isinstance(value, str):
         raise fields.error("port", f"the container has no port {value}")
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 65535:
-        raise fields.error("port", f"expected a number from 1 to 65535, or the name of a port, found {value!r}")
+        raise fields.error(
+            "port", f"expected a number from 1 to 65535, or the name of a port, found {describe(value)}"
+        )
     return value
 
 

@@ -253,7 +253,7 @@ def test_every_field_without_a_counterpart_is_named(convert: Any) -> None:
         (
             "",
             "{livenessProbe: {tcpSocket: {}}}",
-            "expected a number from 1 to 65535, or the name of a port, found None",
+            "expected a number from 1 to 65535, or the name of a port, found null",
         ),
         ("", "{livenessProbe: {tcpSocket: {port: 1}, httpGet: {port: 1}}}", "found httpGet and tcpSocket"),
         ("", "{livenessProbe: {httpGet: {port: 1, scheme: FTP}}}", "'FTP' is not one of HTTP, HTTPS"),
@@ -343,6 +343,19 @@ def test_probes(convert: Any, container: str, check: dict[str, Any] | None, note
     usual |= {"interval": 10, "timeout": 1, "startPeriod": 0, "retries": 3}
     assert found.app.get("healthCheck") == (None if check is None else {**usual, **check})
     assert [note.partition("main.")[2].partition(":")[0] for note in found.notes] == notes
+
+
+@pytest.mark.parametrize(
+    ("probe", "note"),
+    [
+        ("{httpGet: {port: 80, host: a}}", "the probe is ignored; write httpHeaders with Host"),
+        ("{tcpSocket: {port: 80, host: a}}", "the probe is ignored"),
+        ("{}", "a probe without exec, httpGet and tcpSocket has no counterpart, and is ignored"),
+    ],
+)
+def test_notes_of_probes(convert: Any, probe: str, note: str) -> None:
+    (found,) = convert(container=f"{{livenessProbe: {probe}}}").notes
+    assert found.endswith(note)
 
 
 def test_sub_paths(convert: Any) -> None:
