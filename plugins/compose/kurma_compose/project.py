@@ -360,7 +360,7 @@ def _naming(pod: str) -> Iterator[None]:
 
 
 def _try(client: Api, request: PodRequest, progress: Progress | None) -> None:
-    """Makes a pod under another name, and removes it: a pod that cannot be made must not cost the one that runs.
+    """Makes a pod under another name, and removes it: if it cannot be made, the present pod goes on.
 
     If the command is killed in between, the next one removes the pod: it has the mark of the project.
 
