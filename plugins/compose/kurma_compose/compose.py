@@ -113,7 +113,7 @@ def converted(file: str, output: str | None, session: CommandSession) -> str:
         value, variables = compose_file.read(file, session.note)
         converter = services.Converter(value, directory, variables, place, session.note)
         pods = converter.pods()
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise UsageError(f"{file} is not a compose file: a value has another form ({error})") from error
 
     class Dumper(yaml.SafeDumper):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from kurma_compose import shapes
@@ -223,15 +224,41 @@ def size(value: Json) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", str(value).strip().lower())
     if match is None:
         raise UsageError(f"{value!r} is not a size", hint="write 512m or 1g")
-    return int(float(match[1]) * 1024 ** " kmgt".index(match[2] or " "))
+    found = float(match[1]) * 1024 ** " kmgt".index(match[2] or " ")
+    if not isfinite(found):
+        raise UsageError(f"{str(value)[:40]!r} is too large a size")
+    return int(found)
 
 
 def seconds(value: Json) -> float:
     """A duration: ``1m30s``, ``500ms``, or a number of seconds. :raises UsageError: it is malformed."""
     text = str(value)
     if re.fullmatch(r"\d+(\.\d+)?", text):
-        return float(text)
+        text += "s"
     if not re.fullmatch(r"(\d+(\.\d+)?(us|ms|s|m|h))+", text):
         raise UsageError(f"{value!r} is not a duration", hint="write 30s or 1m30s")
     units = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600}
-    return float(sum(float(one) * units[unit] for one, unit in re.findall(r"(\d+(?:\.\d+)?)(us|ms|s|m|h)", text)))
+    parts = re.findall(r"(\d+(?:\.\d+)?)(us|ms|s|m|h)", text)
+    found = float(sum(float(one) * units[unit] for one, unit in parts))
+    if not isfinite(found):
+        raise UsageError(f"{text[:40]!r} is too long a duration")
+    return found
+
+
+def mode(value: Json) -> str:
+    """Permissions as octal digits. The YAML of compose reads ``0o440`` as a number, ours as a text.
+
+    :raises UsageError: they are malformed.
+    """
+    found = f"{value:04o}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    found = found.removeprefix("0o")
+    if not re.fullmatch(r"[0-7]{1,4}", found):
+        raise UsageError(f"{value!r} is not a mode", hint="write 0440")
+    return found.rjust(4, "0")
+
+
+def whole(value: Json, what: str) -> int:
+    """A whole number from 0. :param what: its name, for errors. :raises UsageError: it is another value."""
+    if not re.fullmatch(r"[0-9]{1,10}", str(value)):
+        raise UsageError(f"{what}: expected a whole number from 0, found {str(value)[:40]!r}")
+    return int(value)

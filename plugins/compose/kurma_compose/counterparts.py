@@ -7,7 +7,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from kurma_compose.compose_file import listed, pairs, scalar, seconds
+from kurma_compose.compose_file import listed, mode, pairs, scalar, seconds, whole
 from kurma_core.appc.types import sanitize_name
 from kurma_core.errors import UsageError
 
@@ -37,7 +37,7 @@ def health_check(value: Mapping[str, Json], note: Callable[[str, str], None]) ->
     if isinstance(test, str):
         found["command"] = test
     elif test is not None:
-        kind, *words = [scalar(one) for one in test]
+        kind, *words = [scalar(one) for one in test] or [""]
         if kind not in ("CMD", "CMD-SHELL") or not words:
             raise UsageError(f"malformed test {test} of a health check", hint="write [CMD, PROGRAM, ARGUMENT, …]")
         found["command"] = words if kind == "CMD" else words[0]
@@ -74,9 +74,9 @@ def secret(entry: Json, project: str, top: Callable[[str], Mapping[str, Json]]) 
         found["target"] = target
     for key in ("uid", "gid"):
         if given.get(key) is not None:
-            found[key] = int(given[key])
-    if (mode := given.get("mode")) is not None:
-        found["mode"] = f"{mode:04o}" if isinstance(mode, int) else str(mode)
+            found[key] = whole(given[key], key)
+    if given.get("mode") is not None:
+        found["mode"] = mode(given["mode"])
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
@@ -9,8 +10,9 @@ import stat
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kurma_compose import configs, counterparts, merging, project, rights, shapes
+from kurma_compose import compose_file, configs, counterparts, merging, project, rights, shapes
 from kurma_compose.compose_file import Variables, is_literal, listed, pairs, scalar, seconds, size, variables_of
+from kurma_core.api.pod_file import environment_file
 from kurma_core.appc.types import sanitize_name
 from kurma_core.errors import HostError, UsageError
 from kurma_core.named_files import content
@@ -319,20 +321,30 @@ class _Service:
         ]
 
     def _env_file(self, value: Json) -> None:
+        copied: dict[str, str] = {}
         for entry in listed(value):
-            path = entry["path"] if isinstance(entry, dict) else entry
+            given = entry if isinstance(entry, dict) else {"path": entry}
+            path, form = given["path"], given.get("format")
+            if form not in (None, "raw"):
+                raise UsageError(f"{path}: there is no format {form}", hint="write raw, or leave it out")
             found = self._of.absolute(path)
-            if not os.path.exists(found) and isinstance(entry, dict) and entry.get("required") is False:
+            if not os.path.exists(found) and given.get("required") is False:
                 self._note("env_file", f"{path} is not there, and is left out")
-            elif is_literal(found):
-                self._app.setdefault("environmentFiles", []).append(self._of.place(path))
+            # A pod file's variables replace those of its files, and here a later file's those of an earlier one.
+            elif form == "raw" or is_literal(found):
+                if not copied:
+                    self._app.setdefault("environmentFiles", []).append(self._of.place(path))
+                    continue
+                self._note("env_file", f"the variables of {path} are copied, as those of a file before it")
+                copied.update(environment_file(found, path))
             else:
                 self._note(
                     "env_file", f"the variables of {path} are copied: its quotes mean nothing to a pod file"
                 )
-                had = {one["name"]: one["value"] for one in self._app.get("environment", ())}
-                named = {**variables_of(found, self._of.values), **had}
-                self._app["environment"] = [{"name": name, "value": one} for name, one in named.items()]
+                copied.update(variables_of(found, {**copied, **self._of.values}))
+        if copied:
+            had = {one["name"]: one["value"] for one in self._app.get("environment", ())}
+            self._app["environment"] = [{"name": name, "value": one} for name, one in {**copied, **had}.items()]
 
     def _user(self, value: Json) -> None:
         user, colon, group = scalar(value).partition(":")
@@ -592,6 +604,8 @@ class _Service:
 
     def _mount(self, path: str, volume: dict[str, Json]) -> None:
         """Adds a volume and its mount. Two mounts share a volume of the host and a named one, if all is equal."""
+        if not path.startswith("/"):
+            raise UsageError(f"the target {path!r} is not an absolute path")
         volumes = self._pod.setdefault("volumes", [])
         if volume["kind"] == "empty" or volume not in volumes:
             wanted, number = volume["name"], len(volumes)
@@ -617,7 +631,7 @@ class _Service:
     def _long_volume(self, entry: Mapping[str, Json]) -> None:
         kind = entry.get("type", "volume")
         bind, own = entry.get("bind") or {}, entry.get("volume") or {}
-        for key in entry.keys() - {"type", "source", "target", "read_only", "bind", "tmpfs", "volume"}:
+        for key in entry.keys() - {"type", "source", "target", "read_only", "bind", "tmpfs", "volume", "image"}:
             self._note(f"volumes.{key}", "no counterpart")
         for key in bind.keys() - {"create_host_path"}:
             self._note(f"volumes.bind.{key}", "no counterpart")
@@ -633,12 +647,19 @@ class _Service:
             create = bool(bind.get("create_host_path", True))
             part = _part(own.get("subpath"))
             self._volume(source, entry["target"], bool(entry.get("read_only")), create=create, part=part)
+        elif kind == "image" and entry.get("source"):
+            image = {"name": _named("", entry["target"]), "kind": "image"}
+            source = str(entry["source"])
+            image["kurma.io/image"] = source if "://" in source else counterparts.locator(source)
+            if part := _part((entry.get("image") or {}).get("subpath")):
+                image["kurma.io/sub-path"] = part
+            self._mount(entry["target"], image)
         else:
             self._note("volumes", f"the type {kind} has no counterpart")
 
     def _volume(self, source: str, target: str, read_only: bool, *, create: bool, part: str = "") -> None:
         """:param part: path of the directory or file in a named volume that is mounted; empty: all of it."""
-        name = sanitize_name(target)[:40].strip("-")
+        name = _named("", target)
         if part and (not source or source.startswith(("/", ".", "~"))):
             self._note("volumes.volume.subpath", "only a named volume has a counterpart of it")
         if not source:
@@ -669,12 +690,12 @@ class _Service:
             given = pairs([one for one in options.split(",") if one])
             for key in given.keys() - {"size", "mode", "uid", "gid"}:
                 self._note("tmpfs", f"the option {key} has no counterpart")
-            owner: dict[str, Json] = {key: int(given[key] or 0) for key in ("uid", "gid") if key in given}
+            owner = {str(key): compose_file.whole(given[key] or 0, key) for key in ("uid", "gid") if key in given}
             self._memory(path, given.get("size"), given.get("mode"), owner)
 
     def _memory(self, path: str, limit: Json, mode: Json, owner: Mapping[str, Json] | None = None) -> None:
-        volume: dict[str, Json] = {"name": sanitize_name(path)[:40].strip("-"), "kind": "empty"}
-        volume |= {"mode": f"{mode:04o}" if isinstance(mode, int) else mode or "1777", "kurma.io/memory": True}
+        volume: dict[str, Json] = {"name": _named("", path), "kind": "empty"}
+        volume |= {"mode": "1777" if mode is None else compose_file.mode(mode), "kurma.io/memory": True}
         volume |= owner or {}
         if limit is not None:
             volume["kurma.io/size"] = str(size(limit))
@@ -701,7 +722,7 @@ class _Service:
             elif top.get("file") is not None:
                 if self._copied_config(given, path, top["file"]):
                     continue
-                volume = {"name": f"configs-{sanitize_name(name)}", "kind": "host"}
+                volume = {"name": _named("configs-", name), "kind": "host"}
                 self._mount(path, {**volume, "source": self._of.place(top["file"]), "readOnly": True})
             else:
                 found = counterparts.secret(given, self._of.project, lambda _: {})
@@ -730,6 +751,13 @@ class _Service:
         return True
 
 
+def _named(prefix: str, text: str) -> str:
+    """A volume's name. :param text: what it is made of, such as a path; without ASCII letters: of its digest."""
+    if not any(one.isalnum() and one.isascii() for one in text):
+        text = f"volume-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return prefix + sanitize_name(text)[:40].strip("-")
+
+
 def _words(value: Json) -> list[str]:
     try:
         return shlex.split(value) if isinstance(value, str) else [scalar(one) for one in value]
@@ -751,6 +779,6 @@ def _microseconds(value: Json) -> int:
 
 def _range(text: str) -> tuple[int, int]:
     first, _, last = text.partition("-")
-    if not first.isdigit() or not (last or first).isdigit():
+    if not first.isdigit() or not (last or first).isdigit() or int(last or first) < int(first):
         raise UsageError(f"malformed port {text!r}", hint="write 80, or 8000-8010")
     return int(first), int(last or first)

@@ -165,6 +165,7 @@ def _limit(value: Json, path: str) -> Json:
     return _SOFT_AND_HARD(value, path) if isinstance(value, dict) else integer(value, path)
 
 
+_ENV_FILE = {"path": text, "required": truth, "format": text}
 _LIMITS = {"cpus": number, "memory": scalar, "pids": integer}
 _SERVICE: dict[str, Shape] = {
     "annotations": pairs,
@@ -202,7 +203,7 @@ _SERVICE: dict[str, Shape] = {
     "dns_search": _TEXTS,
     "entrypoint": _WORDS,
     "env_file": one_or_many(
-        short_or(text, members({"path": text, "required": truth}, ("path",)), "a path, or an object with path"),
+        short_or(text, members(_ENV_FILE, ("path",)), "a path, or an object with path"),
         "a path, or a list of paths",
     ),
     "environment": pairs,
@@ -264,6 +265,7 @@ _SERVICE: dict[str, Shape] = {
                     "bind": members({"create_host_path": truth}),
                     "tmpfs": members({"size": scalar, "mode": scalar}),
                     "volume": members({"subpath": text}),
+                    "image": members({"subpath": text}),
                 },
                 ("target",),
             ),

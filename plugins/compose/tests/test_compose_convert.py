@@ -368,6 +368,75 @@ volumes: {kept: {external: true}}
             "services.c.build: build the image first: kurma build -t example.com/c:latest .",
         ]
 
+    def test_images_and_places_without_a_letter(self, driver: CommandHooks, tmp_path: Path) -> None:
+        text = """
+services:
+  a:
+    image: b
+    volumes:
+      - {type: image, source: team/tools, target: /tools, image: {subpath: bin}}
+      - {type: image, source: tools, target: /all}
+      - ./d:/ü
+"""
+        pods, notes = convert(driver, tmp_path, text)
+        volumes = {volume.pop("name"): volume for volume in pods["a"]["volumes"]}
+        mounts = {one["path"]: volumes[one["volume"]] for one in pods["a"]["apps"][0]["mounts"]}
+        tools = "docker://docker.io/team/tools"
+        assert mounts == {
+            "/tools": {"kind": "image", "kurma.io/image": tools, "kurma.io/sub-path": "bin"},
+            "/all": {"kind": "image", "kurma.io/image": "docker://docker.io/library/tools"},
+            "/ü": {"kind": "host", "source": "./d", "kurma.io/create": True},
+        }
+        assert notes == []
+
+    def test_modes_in_octal_digits(self, driver: CommandHooks, tmp_path: Path) -> None:
+        text = """
+services:
+  a:
+    image: b
+    secrets: [{source: s, target: one, mode: 0o440}, {source: s, target: two, mode: 0440}]
+    volumes: [{type: tmpfs, target: /t, tmpfs: {mode: 0o1777}}]
+secrets: {s: {file: s}}
+"""
+        pods, _ = convert(driver, tmp_path, text)
+        assert [one["mode"] for one in pods["a"]["apps"][0]["secrets"]] == ["0440", "0440"]
+        assert pods["a"]["volumes"][0]["mode"] == "1777"
+
+    @pytest.mark.parametrize(
+        ("files", "files_kept", "variables"),
+        [
+            ("[quoted.env, other.env]", [], {"A": "other b", "B": "plain"}),
+            ("[quoted.env, plain.env]", [], {"A": "plain", "B": "plain"}),
+            ("[plain.env, quoted.env]", ["./plain.env"], {"A": "quoted a", "B": "plain"}),
+            ("[{path: raw.env, format: raw}]", ["./raw.env"], {}),
+            ("[quoted.env, {path: raw.env, format: raw}]", [], {"A": '"$x"', "B": "plain"}),
+        ],
+    )
+    @pytest.mark.parametrize("own", ["", "environment: [B=own]"])
+    def test_a_later_file_of_variables_counts_more(
+        self,
+        driver: CommandHooks,
+        tmp_path: Path,
+        files: str,
+        files_kept: list[str],
+        variables: dict[str, str],
+        own: str,
+    ) -> None:
+        for name, lines in (
+            ("plain", "A=plain\n"),
+            ("quoted", 'A="quoted a"\nB=plain\n'),
+            ("other", 'A="other b"\n'),
+            ("raw", 'A="$x"\n'),
+        ):
+            (tmp_path / f"{name}.env").write_text(lines)
+        pods, _ = convert(driver, tmp_path, f"services:\n  a:\n    image: b\n    {own}\n    env_file: {files}\n")
+        app = pods["a"]["apps"][0]
+        assert app.get("environmentFiles", []) == files_kept
+        assert {one["name"]: one["value"] for one in app.get("environment", ())} == {
+            **variables,
+            **({"B": "own"} if own else {}),
+        }
+
     def test_a_key_of_another_name_is_told(self, driver: CommandHooks, tmp_path: Path) -> None:
         _, notes = convert(
             driver,
@@ -571,6 +640,29 @@ volumes: {own: , theirs: {external: true}}
             ("services: {a: {image: b, devices: ['/dev/a:/dev/b:x']}}", "malformed device"),
             ("services: {a: {image: b, stop_grace_period: soon}}", "is not a duration"),
             ("services: {a: {image: b, healthcheck: {test: x, interval: soon}}}", "is not a duration"),
+            (
+                f"services: {{a: {{image: b, healthcheck: {{test: x, interval: {'9' * 400}h}}}}}}",
+                "services.a.healthcheck: '9999999999999999999999999999999999999999' is too long a duration",
+            ),
+            (f"services: {{a: {{image: b, mem_limit: {'9' * 400}m}}}}", "services.a.mem_limit: '99999"),
+            ("services: {a: {image: b, healthcheck: {test: []}}}", "services.a.healthcheck: malformed test []"),
+            ("services: {a: {image: b, ports: ['20-10:20-10']}}", "services.a.ports: malformed port '20-10'"),
+            (
+                "services: {a: {image: b, secrets: [{source: s, uid: me}]}}\nsecrets: {s: {file: s}}",
+                "services.a.secrets: uid: expected a whole number from 0, found 'me'",
+            ),
+            (
+                "services: {a: {image: b, secrets: [{source: s, mode: r}]}}\nsecrets: {s: {file: s}}",
+                "services.a.secrets: 'r' is not a mode",
+            ),
+            ("services: {a: {image: b, volumes: ['./d:d']}}", "services.a.volumes: the target 'd' is not"),
+            ("services: {a: {image: b, tmpfs: ''}}", "services.a.tmpfs: the target '' is not an absolute path"),
+            ("services: {a: {image: b, tmpfs: '/t:uid=me'}}", "services.a.tmpfs: uid: expected a whole number"),
+            ("services: {a: {image: b, tmpfs: '/t:mode=rw'}}", "services.a.tmpfs: 'rw' is not a mode"),
+            (
+                "services: {a: {image: b, env_file: [{path: x, format: json}]}}",
+                "services.a.env_file: x: there is no format json",
+            ),
         ],
     )
     def test_a_malformed_file(self, driver: CommandHooks, tmp_path: Path, text: str, message: str) -> None:
