@@ -97,6 +97,21 @@ def test_stop_start_restart(board, page):
     assert board.pod(uuid)["startedAt"] > first
 
 
+def test_a_question_right_after_another(board, page):
+    """The first dialog's end is told after the second dialog was opened."""
+    uuid = board.run(TALKS, name="web")
+    selector = json.dumps("button[aria-label='Stop pod web']")
+    page.wait(f"document.querySelector({selector})?.disabled === false")
+    stop = f"document.querySelector({selector}).click()"
+    ended = "document.querySelector('#confirm').addEventListener('close', () => told(), { once: true })"
+    no = "document.querySelector('#confirm button[value=no]').click()"
+    page.run(f"new Promise((told) => {{ {stop}; {ended}; {no}; {stop}; }})")
+    assert page.run("document.querySelector('#confirm').open") is True
+    page.run("document.querySelector('#confirm-yes').click()")
+    has(page, "Pod web was stopped")
+    assert board.pod(uuid)["state"] == "stopped"
+
+
 def test_a_managed_pod_asks_twice(board, page):
     uuid = board.run(TALKS, name="web", annotations=[{"name": "kurma.io/manager", "value": "kubelet"}])
     has(page, "managed by kubelet")

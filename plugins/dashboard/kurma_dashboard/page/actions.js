@@ -9,6 +9,15 @@ const WORDS = {
   restart: ["Restart", "restarting", "was restarted"],
 };
 const running = new Set();
+const dialog = document.getElementById("confirm");
+/** Takes the answer to the question that was asked last; null: it was answered. */
+let answered = null;
+dialog.addEventListener("close", () => {
+  // The event may come after the next question was asked.
+  if (dialog.open) return;
+  answered?.(dialog.returnValue === "yes");
+  answered = null;
+});
 const ALIVE = ["starting", "running", "restarting"];
 
 /** Buttons of a pod; none for those who may only look. */
@@ -63,7 +72,7 @@ function refresh(path, busy) {
 
 /** Asks, and resolves to whether the person agreed. */
 function confirmed(word, noun, name, manager) {
-  const dialog = document.getElementById("confirm");
+  answered?.(false);
   const yes = document.getElementById("confirm-yes");
   const check = document.getElementById("confirm-check");
   const label = document.getElementById("confirm-managed");
@@ -81,6 +90,6 @@ function confirmed(word, noun, name, manager) {
   dialog.returnValue = "no";
   dialog.showModal();
   return new Promise((resolve) => {
-    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
+    answered = resolve;
   });
 }
