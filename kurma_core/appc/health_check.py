@@ -33,7 +33,10 @@ def annotation_of(value: Json, path: str, warn: Warn | None) -> str:
     keys = [str(one.key) for one in members(HealthCheck)]
     said = {key: _plain(key, reader.take(key), reader.at(key)) for key in keys}
     _SHAPE.find_unknown(value, path, reader.warn_unknown)
-    return written(_checked(said, path))
+    check = _checked(said, path)
+    if any("\0" in word for word in check.command or ()):
+        raise ManifestError(f"{path}.command", "text without NUL", describe(value["command"]))
+    return written(check)
 
 
 def written(check: HealthCheck) -> str:
@@ -83,6 +86,9 @@ def _checked(value: Json, path: str) -> HealthCheck:
 
 def _plain(key: str, value: Json, path: str) -> Json:
     if isinstance(value, str) and key == "command":
+        if not value.strip():
+            # The shell would end with exit code 0: healthy, whatever the app does.
+            raise ManifestError(path, "a command", describe(value))
         return [*_SHELL, value]
     if isinstance(value, str) and key in _DURATIONS:
         return seconds(value, path)

@@ -53,6 +53,21 @@ def test_a_command_is_a_list_or_one_text_for_a_shell() -> None:
     assert (found.command, found.interval) == (("a", "b c"), 2)
 
 
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("", 'healthCheck.command: expected a command, found ""'),
+        (" ", 'healthCheck.command: expected a command, found " "'),
+        ("a\0b", 'healthCheck.command: expected text without NUL, found "a\\x00b"'),
+        (["a", "b\0"], "healthCheck.command: expected text without NUL, found a list"),
+    ],
+)
+def test_a_command_that_no_app_can_run(command: Json, why: str) -> None:
+    with pytest.raises(ManifestError) as refused:
+        app({"command": command})
+    assert why in str(refused.value)
+
+
 def test_a_way_to_check_replaces_that_of_the_image() -> None:
     found = of_app(app({"tcp": {"port": 5432}}), IMAGES)
     assert found is not None
