@@ -158,11 +158,16 @@ def user_and_group(user: str | None, group: str | None) -> tuple[str | None, str
     return user, group
 
 
-def group_id(text: str, option: str) -> int:
-    """The number of a group. :raises UsageError: it is none."""
+def is_id(text: str) -> bool:
+    """Whether it is the number of a user or group."""
     from kurma_core.models.isolator import MAX_ID
 
-    if not (text.isascii() and text.isdecimal() and len(text) < 11 and int(text) <= MAX_ID):
+    return text.isascii() and text.isdecimal() and len(text) < 11 and int(text) <= MAX_ID
+
+
+def group_id(text: str, option: str) -> int:
+    """The number of a group. :raises UsageError: it is none."""
+    if not is_id(text):
         raise UsageError(f"{option}: {text!r} is not the number of a group")
     return int(text)
 

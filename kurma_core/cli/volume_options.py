@@ -170,7 +170,7 @@ def _tmpfs(text: str) -> tuple[str, dict[str, Json]]:
             volume["kurma.io/size"] = _size(value)
         elif key == "mode" and value:
             volume["mode"] = values.mode(value, "--tmpfs")
-        elif key in ("uid", "gid") and value.isascii() and value.isdecimal():
+        elif key in ("uid", "gid") and values.is_id(value):
             volume[key] = int(value)
         elif part == "ro":
             volume["readOnly"] = True
@@ -243,7 +243,7 @@ def _volume(text: str) -> dict[str, Json]:
                 raise UsageError(f"--volume: {key} must be true or false, not {value!r}")
             volume[_OWN.get(key, key)] = value != "false"
         elif key in ("uid", "gid"):
-            if not value.isdecimal():
+            if not values.is_id(value):
                 raise UsageError(f"--volume: {key} must be a number, not {value!r}")
             volume[key] = int(value)
         elif key == "mode":
@@ -361,7 +361,7 @@ def _secret(text: str) -> dict[str, Json]:
         secret["environment"] = given.pop("target", name)
     for key, value in given.items():
         if key in ("uid", "gid"):
-            if not (value.isascii() and value.isdecimal()):
+            if not values.is_id(value):
                 raise UsageError(f"--secret: {key} must be a number, not {value!r}", hint=_FORM)
             secret[key] = int(value)
         else:

@@ -110,15 +110,13 @@ def create(session: Session, *, name: str, owner: str | None, mode: str | None, 
 
 def _owner(text: str | None) -> tuple[int | None, int | None]:
     """:raises UsageError: it is malformed."""
+    from kurma_core.cli import values
     from kurma_core.errors import UsageError
-    from kurma_core.models.isolator import MAX_ID
 
     if text is None:
         return None, None
     numbers = text.split(":")
-    if len(numbers) > 2 or not all(
-        one.isascii() and one.isdecimal() and len(one) < 11 and int(one) <= MAX_ID for one in numbers
-    ):
+    if len(numbers) > 2 or not all(map(values.is_id, numbers)):
         raise UsageError(f"--owner: expected UID[:GID], found {text!r}", hint="write numbers, such as 70:70")
     return int(numbers[0]), int(numbers[-1])
 

@@ -90,7 +90,8 @@ def secret_command(project: str, name: str, top: Mapping[str, Json], absolute: C
     if variable := top.get("environment"):
         if not _VARIABLE.fullmatch(variable):
             raise UsageError(f"secret {name}: {variable[:40]!r} cannot be a variable's name")
-        return f'printf %s "${variable}" | kurma secret create {own} -'
+        # A shell that does not have the variable, perhaps because it is only in .env, says so and stops here.
+        return f': "${{{variable}:?}}" && printf %s "${variable}" | kurma secret create {own} -'
     file = top.get("file")
     return f"kurma secret create {own} {'FILE' if file is None else _typed(absolute(file))}"
 

@@ -180,8 +180,14 @@ class Converter:
         return os.path.normpath(os.path.join(self._directory, os.path.expanduser(path)))
 
     def top(self, key: str, name: str) -> Mapping[str, Json]:
-        """An element of a section of the file."""
-        return (self._file.get(key) or {}).get(name) or {}
+        """An element of a section of the file. :raises UsageError: the file has none of this name."""
+        section = self._file.get(key) or {}
+        if name not in section:
+            raise UsageError(
+                f"a service uses {key}.{name}, which the file does not declare",
+                hint=f"declare {name} in the section {key} of the file, as docker compose wants it",
+            )
+        return section[name] or {}
 
     def config(self, name: str) -> str:
         """Adds the content of a config to :attr:`configs`. :returns: its name there.
@@ -196,7 +202,7 @@ class Converter:
                 raise UsageError(f"config {name}: the variable {variable} is not set")
         if text is None:
             raise UsageError(
-                f"there is no config {name}, or it has no content",
+                f"config {name} has no content",
                 hint=f"write configs.{name} with file, content or environment",
             )
         if not text:

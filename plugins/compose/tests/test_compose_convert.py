@@ -191,7 +191,7 @@ secrets:
             f"secrets.{name}: make the secret first: {command}"
             for name, command in {
                 "file_one": f"kurma secret create shop-file-one {tmp_path}/one.txt",
-                "variable": 'printf %s "$PASSWORD" | kurma secret create shop-variable -',
+                "variable": ': "${PASSWORD:?}" && printf %s "$PASSWORD" | kurma secret create shop-variable -',
                 "there": "kurma secret create there FILE",
                 "named": f"kurma secret create two {tmp_path}/two.txt",
             }.items()
@@ -205,6 +205,7 @@ services:
     image: b
     tmpfs: [/run/a_b, /run/a-b]
     volumes: [/data.one, /data-one, /data-one-3, "./site:/html", "./site:/html/", "own:/own", "own:/more"]
+volumes: {own: }
 """
         pods, _ = convert(driver, tmp_path, text)
         volumes = [volume["name"] for volume in pods["a"]["volumes"]]
@@ -611,10 +612,13 @@ volumes: {own: , theirs: {external: true}}
                 "services.a.ulimits.nofile.hard: expected a value, found null",
             ),
             ("services: {a: {image: b, ulimits: [nofile=5]}}", "services.a.ulimits: expected an object of limits"),
+            ("services: {a: {image: b, configs: [c]}}", "uses configs.c, which the file does not declare"),
             (
-                "services: {a: {image: b, configs: [c]}}",
-                "services.a.configs: there is no config c, or it has no content",
+                "services: {a: {image: b, configs: [c]}}\nconfigs: {c: }",
+                "services.a.configs: config c has no content",
             ),
+            ("services: {a: {image: b, secrets: [s]}}", "uses secrets.s, which the file does not declare"),
+            ("services: {a: {image: b, volumes: ['d:/d']}}", "uses volumes.d, which the file does not declare"),
             (
                 "services: {a: {image: b, configs: [c]}}\nconfigs: {c: {environment: NOT_SET}}",
                 "services.a.configs: config c: the variable NOT_SET is not set",

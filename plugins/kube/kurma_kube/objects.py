@@ -279,7 +279,7 @@ def _claim(objects: Objects, name: str, fields: Fields, metadata: Fields) -> Non
     owner = {}
     for key in ("uid", "gid"):
         text = annotations.get(f"volume.podman.io/{key}")
-        if text is not None and not (text.isascii() and text.isdigit()):
+        if text is not None and not (text.isascii() and text.isdigit() and len(text) < 11):
             raise metadata.error("annotations", f"volume.podman.io/{key}: expected a number, found {text!r}")
         owner[key] = None if text is None else int(text)
     labels = metadata.text_by_name("labels")
