@@ -6,7 +6,7 @@ import os
 import sys
 
 from kurma_core.cli.command_line import SESSION_OPTIONS, parse
-from kurma_core.cli.session import OutputClosed, ReaderGone, Session
+from kurma_core.cli.session import OutputClosed, ReaderGone, Session, silence
 from kurma_core.signals import raise_signals
 
 TYPE_CHECKING = False
@@ -167,7 +167,7 @@ def _guarded(run: object, runner: _Runner, *, raising: bool) -> int:
         _tell(error.message, _hint(error), runner.debug, error.data.get("call"))
         return error.exit_code
     except (OutputClosed, ReaderGone):
-        _silence()
+        silence(1)
         return NOBODY_READS
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -193,13 +193,6 @@ def _flush() -> None:
         sys.stdout.flush()
     except BrokenPipeError as error:
         raise OutputClosed from error
-
-
-def _silence() -> None:
-    """After the reader of standard output is gone: lets the interpreter's last flush write to ``/dev/null``."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.close(null)
 
 
 def _os_words(error: OSError) -> str:

@@ -35,6 +35,21 @@ class ReaderGone(BaseException):
     """
 
 
+def silence(fd: int) -> None:
+    """After the reader of an output is gone: lets the interpreter's last flush write to ``/dev/null``."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, fd)
+    os.close(null)
+
+
+def _has_hung_up(error: OSError, fd: int) -> bool:
+    """Whether a write to the descriptor failed because it is a terminal that has hung up."""
+    import errno
+    import stat
+
+    return error.errno == errno.EIO and stat.S_ISCHR(os.fstat(fd).st_mode)
+
+
 class Session:
     """One command's run. A context manager: the client, if one was made, is closed at the end.
 
@@ -262,7 +277,8 @@ class Session:
         self.write("stdout", data, flush=True)
 
     def write(self, stream: str, data: bytes, *, flush: bool) -> None:
-        """Bytes, as they are, on ``stdout`` or ``stderr``."""
+        """Bytes, as they are, on ``stdout`` or ``stderr``. They are dropped if it is a terminal that has hung up:
+        the signal that follows ends the command."""
         out = self.out if stream == "stdout" else sys.stderr
         try:
             out.flush()
@@ -271,6 +287,10 @@ class Session:
                 out.buffer.flush()
         except BrokenPipeError as error:
             raise OutputClosed from error
+        except OSError as error:
+            if not _has_hung_up(error, out.fileno()):
+                raise
+            silence(out.fileno())
 
     def json(self, value: object) -> None:
         from kurma_core.cli.output import json_text

@@ -146,11 +146,14 @@ class TestTheForegroundEnds:
         assert kurma.pod("signalled")["state"] == "stopped"
         self.clean(kurma)
 
-    def test_by_a_closed_terminal(self, kurma: Kurma, background: Start) -> None:
-        """A hang-up of the terminal whose session's leader the command is."""
+    @pytest.mark.parametrize("script", ["exec sleep 1000", "yes more | head -n 20000; exec sleep 1000"])
+    def test_by_a_closed_terminal(self, kurma: Kurma, background: Start, script: str) -> None:
+        """A hang-up of the terminal whose session's leader the command is. It may be writing to it, since nobody
+        reads what the terminal has."""
         ours, theirs = pty.openpty()
         run = background(
             "terminal",
+            script,
             net="default",
             stdin=theirs,
             stdout=theirs,
