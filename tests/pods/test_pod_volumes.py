@@ -121,12 +121,12 @@ def test_a_source_that_cannot_be_made(tmp_path: Path) -> None:
         ),
         (
             {"kind": "image", "kurma.io/image": "x", "source": None, "kurma.io/sub-path": "../x"},
-            "an absolute path without ..",
+            "a relative path without ..",
         ),
         ({"kind": "image", "kurma.io/image": "x", "source": None, "kurma.io/sub-path": "/x"}, "a relative path"),
         ({"kurma.io/sub-path": "a"}, "no sub path in a volume of kind host"),
         ({"kind": "empty", "source": None, "kurma.io/sub-path": "a"}, "no kurma.io/sub-path in a volume of kind"),
-        ({"kind": "named", "source": None, "kurma.io/sub-path": "a/../b"}, "an absolute path without .."),
+        ({"kind": "named", "source": None, "kurma.io/sub-path": "a/../b"}, "a relative path without .."),
         ({"kind": "empty", "source": None, "kurma.io/create": True}, "no kurma.io/create in a volume of kind"),
     ],
 )

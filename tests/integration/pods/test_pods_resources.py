@@ -81,7 +81,7 @@ def memory_of(pid):
     try:
         with open(f"/proc/{pid}/status") as file:
             found = re.search(r"^VmRSS:\s+(\d+) kB", file.read(), re.MULTILINE)
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return 0
     return int(found[1]) << 10 if found else 0
 
