@@ -51,7 +51,7 @@ class Kurma:
         return Kurma(self.state, file, self.image, self.program)
 
     def __call__(self, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
-        """Runs it to its end."""
+        """Runs it to its end. :param more: for ``subprocess.run``; ``timeout`` is 60 seconds."""
         environment = {**self.environment, **more.pop("env", {})}
         if "input" not in more:
             more.setdefault("stdin", subprocess.DEVNULL)
@@ -61,7 +61,7 @@ class Kurma:
             text=True,
             check=False,
             env=environment,
-            timeout=60,
+            timeout=more.pop("timeout", 60),
             **more,
         )
 

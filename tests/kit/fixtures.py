@@ -227,7 +227,8 @@ def kurmad_place(kurma_command: Kurma, tmp_path_factory: pytest.TempPathFactory)
     command = Kurma(directory / "state", directory / "kurma.json", kurma_command.image)
     # No prestarted pods: they would outlast the test that has them made.
     command.config.write_text('{"daemon": {"prestarted_stagers": 0}}')
-    command.out("stager", "build", "default")
+    # The first use of a new machine's disk and program may take longer than other commands.
+    command.out("stager", "build", "default", timeout=300)
     return command
 
 
