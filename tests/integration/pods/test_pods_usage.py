@@ -110,7 +110,7 @@ def test_its_processes(house, userns):
             return [one.name for one in found if one.state == "S"] == ["sh", "sleep"] and found
 
         main, child = until(asleep, "it and its child")
-        (said,) = text_of(house.client.logs(pod.uuid, "main")).split()
+        (said,) = until(lambda: text_of(house.client.logs(pod.uuid, "main")).split(), "its output")
         statuses = {app.name: app.pid for app in house.client.pod(pod.uuid).apps}
         assert (main.pid, main.inner_pid) == (statuses["main"], int(said))
         assert (main.uid, main.user, main.command) == (1000, "alice", ("/bin/sh", "-c", script))
