@@ -29,7 +29,7 @@ import json
 import os
 import stat
 
-from kurma_core.appc.types import volume_name
+from kurma_core.appc.types import fits, volume_name
 from kurma_core.cancellation import lock
 from kurma_core.errors import (
     FormatVersionError,
@@ -100,7 +100,7 @@ class VolumeStore:
     def names(self) -> list[str]:
         """Sorted; files of other names are not volumes."""
         try:
-            return sorted(name for name in os.listdir(self.root) if _is_volume_name(name))
+            return sorted(name for name in os.listdir(self.root) if fits(volume_name, name))
         except FileNotFoundError:
             return []
 
@@ -310,17 +310,9 @@ def check_volume_name(name: str) -> None:
         ) from None
 
 
-def _is_volume_name(name: str) -> bool:
-    try:
-        check_volume_name(name)
-    except UsageError:
-        return False
-    return True
-
-
 def _check_possible(name: str) -> None:
     """:raises VolumeNotFoundError: no volume can have that name."""
-    if not _is_volume_name(name):
+    if not fits(volume_name, name):
         raise VolumeNotFoundError(f"no volume {name[:100]!r}", hint="kurma volume list", volume=name)
 
 

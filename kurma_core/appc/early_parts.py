@@ -39,11 +39,7 @@ def split_name(name: str) -> tuple[str, str | None]:
 
 
 def _is_semver(tail: str) -> bool:
-    try:
-        types.semver(tail, "$")
-    except ManifestError:
-        return False
-    return True
+    return types.fits(types.semver, tail)
 
 
 def _is_dotted(tail: str) -> bool:

@@ -10,6 +10,10 @@ from __future__ import annotations
 from kurma_core.errors import ManifestError
 from kurma_core.schema import describe
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _DIGITS = frozenset("0123456789")
 _HEX = frozenset("0123456789abcdef")
 _LOWER = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
@@ -125,6 +129,15 @@ def image_id(value: object, path: str) -> str:
     if not is_image_id(result):
         raise ManifestError(path, 'an image ID ("sha512-" and 128 hex digits)', describe(value))
     return result
+
+
+def fits(check: Callable[[object, str], object], value: object) -> bool:
+    """Whether a check of this module accepts the value."""
+    try:
+        check(value, "$")
+    except ManifestError:
+        return False
+    return True
 
 
 def is_image_id(value: str) -> bool:

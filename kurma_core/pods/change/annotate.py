@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kurma_core.appc.image import NameValue
-from kurma_core.appc.types import ac_identifier
-from kurma_core.errors import ManifestError, UsageError
+from kurma_core.appc.types import ac_identifier, fits
+from kurma_core.errors import UsageError
 from kurma_core.pods.finder import APPS_PATIENCE
 from kurma_core.value import replace
 
@@ -47,7 +47,7 @@ def annotate(
         if app is None:
             manifest = _of_pod(manifest, set, remove)
         else:
-            wrong = next((name for name in set if not _is_identifier(name)), None)
+            wrong = next((name for name in set if not fits(ac_identifier, name)), None)
             if wrong is not None:
                 hint = "a-z and 0-9, with any of -._~/ between them"
                 raise UsageError(f"{wrong!r} is not a name of an app's annotation", hint=hint)
@@ -77,7 +77,7 @@ def _is_of_plugin(name: str) -> bool:
 
 
 def _of_pod(manifest: PodManifest, set: Mapping[str, str], remove: Collection[str]) -> PodManifest:
-    own = {name for name in set if name in manifest.user_annotations or not _is_identifier(name)}
+    own = {name for name in set if name in manifest.user_annotations or not fits(ac_identifier, name)}
     of_user = {name: text for name, text in manifest.user_annotations.items() if name not in remove}
     of_user.update((name, set[name]) for name in own)
     _check_size(of_user.items(), _LIMIT, "all annotations")
@@ -110,11 +110,3 @@ def _check_size(pairs: Iterable[tuple[str, str]], limit: int, what: str) -> None
     size = sum(len(name) + len(text) for name, text in pairs)
     if size > limit:
         raise UsageError(f"{what}: {size} bytes, the limit is {limit}", hint="shorten or remove annotations")
-
-
-def _is_identifier(name: str) -> bool:
-    try:
-        ac_identifier(name, "$")
-    except ManifestError:
-        return False
-    return True

@@ -215,7 +215,7 @@ def _environment(section: Mapping[str, Json], where: str) -> tuple[NameValue, ..
     values: dict[str, str] = {}
     for line in _words(section, "Env", where):
         name, _, value = line.partition("=")
-        if _is_variable(name):
+        if types.fits(types.environment_name, name):
             values[name] = value
     return tuple(NameValue(name, value) for name, value in values.items())
 
@@ -255,7 +255,7 @@ def _annotations(
     found: dict[str, str] = {}
     created = str(config.get("created") or "")
     if created:
-        found["created" if _is_time(created) else f"{OURS}/created"] = created
+        found["created" if types.fits(types.timestamp, created) else f"{OURS}/created"] = created
     if config.get("author"):
         found["authors"] = str(config["author"])
     found |= {
@@ -271,7 +271,11 @@ def _annotations(
     for key in ("Entrypoint", "Cmd"):
         if section.get(key):
             found[f"{DOCKER}/{key.lower()}"] = _dump(section[key])
-    odd = [line for line in _words(section, "Env", origin.repository) if not _is_variable(line.partition("=")[0])]
+    odd = [
+        line
+        for line in _words(section, "Env", origin.repository)
+        if not types.fits(types.environment_name, line.partition("=")[0])
+    ]
     if odd:
         found[f"{OURS}/env"] = _dump(odd)
     for key, value in sorted(section.items()):
@@ -315,22 +319,6 @@ def _unique(name: str, taken: set[str]) -> str:
         number, result = number + 1, f"{name}-{number}"
     taken.add(result)
     return result
-
-
-def _is_variable(name: str) -> bool:
-    try:
-        types.environment_name(name, "$")
-    except ManifestError:
-        return False
-    return True
-
-
-def _is_time(text: str) -> bool:
-    try:
-        types.timestamp(text, "$")
-    except ManifestError:
-        return False
-    return True
 
 
 def _dump(value: Json) -> str:

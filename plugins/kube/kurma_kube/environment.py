@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.errors import ManifestError, UsageError
+from kurma_core.appc.types import environment_name, fits
+from kurma_core.errors import UsageError
 from kurma_kube import objects as names
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class Environment:
             name, optional = inner.required("name"), bool(inner.boolean("optional"))
             for one in self._values.keys_of(kind, name, optional, inner.place):
                 variable = f"{prefix}{one}"
-                if not _is_variable(variable):
+                if not fits(environment_name, variable):
                     inner.note(one, "is not a variable's name, and is left out")
                 elif kind == "configMap" and self._values.is_binary(name, one):
                     continue
@@ -193,13 +194,3 @@ class Environment:
 
 
 _FACTS = "there are metadata.name, metadata.namespace, metadata.labels['NAME'], metadata.annotations['NAME']"
-
-
-def _is_variable(name: str) -> bool:
-    from kurma_core.appc.types import environment_name
-
-    try:
-        environment_name(name, "")
-    except ManifestError:
-        return False
-    return True
