@@ -6,7 +6,7 @@ import os
 import sys
 
 from kurma_core.cli.command_line import SESSION_OPTIONS, parse
-from kurma_core.cli.session import OutputClosed, ReaderGone, Session, silence
+from kurma_core.cli.session import OutputClosed, ReaderGone, Session, flush, silence
 from kurma_core.signals import raise_signals
 
 TYPE_CHECKING = False
@@ -158,7 +158,7 @@ def _guarded(run: object, runner: _Runner, *, raising: bool) -> int:
             if raising:
                 raise_signals(lambda: runner.over)
             code: int = run()  # type: ignore[operator]
-            _flush()
+            flush(sys.stdout)
         finally:
             # An assignment, not a call: Python runs signal handlers at calls, and until here they raise.
             runner.over = True
@@ -186,13 +186,6 @@ def _guarded(run: object, runner: _Runner, *, raising: bool) -> int:
     except Interrupted as error:
         _tell(str(error), None, runner.debug)
         return 128 + error.number
-
-
-def _flush() -> None:
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError as error:
-        raise OutputClosed from error
 
 
 def _os_words(error: OSError) -> str:

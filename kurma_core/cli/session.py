@@ -42,12 +42,28 @@ def silence(fd: int) -> None:
     os.close(null)
 
 
-def _has_hung_up(error: OSError, fd: int) -> bool:
-    """Whether a write to the descriptor failed because it is a terminal that has hung up."""
+def flush(out: TextIO) -> None:
+    """Writes out buffered output. :raises OutputClosed: it has no reader any more."""
+    try:
+        out.flush()
+    except OSError as error:
+        _not_written(error, out)
+
+
+def _not_written(error: OSError, out: TextIO) -> None:
+    """Drops the output of a terminal that has hung up, since a signal follows and ends the command. Raises the
+    error of any other output.
+
+    :raises OutputClosed: the output has no reader any more. :raises OSError: it has another fault.
+    """
     import errno
     import stat
 
-    return error.errno == errno.EIO and stat.S_ISCHR(os.fstat(fd).st_mode)
+    if isinstance(error, BrokenPipeError):
+        raise OutputClosed from error
+    if error.errno != errno.EIO or not stat.S_ISCHR(os.fstat(out.fileno()).st_mode):
+        raise error
+    silence(out.fileno())
 
 
 class Session:
@@ -258,15 +274,12 @@ class Session:
             text = for_terminal(text)
         try:
             self.out.write(text + "\n")
-        except BrokenPipeError as error:
-            raise OutputClosed from error
+        except OSError as error:
+            _not_written(error, self.out)
 
     def flush(self) -> None:
         """Writes out buffered output, for a reader that follows it."""
-        try:
-            self.out.flush()
-        except BrokenPipeError as error:
-            raise OutputClosed from error
+        flush(self.out)
 
     def document(self, data: bytes) -> None:
         """Prints a document byte for byte; on a terminal, with control characters escaped."""
@@ -277,20 +290,15 @@ class Session:
         self.write("stdout", data, flush=True)
 
     def write(self, stream: str, data: bytes, *, flush: bool) -> None:
-        """Bytes, as they are, on ``stdout`` or ``stderr``. They are dropped if it is a terminal that has hung up:
-        the signal that follows ends the command."""
+        """Bytes, as they are, on ``stdout`` or ``stderr``."""
         out = self.out if stream == "stdout" else sys.stderr
         try:
             out.flush()
             out.buffer.write(data)
             if flush:
                 out.buffer.flush()
-        except BrokenPipeError as error:
-            raise OutputClosed from error
         except OSError as error:
-            if not _has_hung_up(error, out.fileno()):
-                raise
-            silence(out.fileno())
+            _not_written(error, out)
 
     def json(self, value: object) -> None:
         from kurma_core.cli.output import json_text
