@@ -208,26 +208,17 @@ def prune(session: Session, *, all: bool, volumes: bool, force: bool, dry_run: b
     import time
 
     from kurma_core.cli.output import size
-    from kurma_core.errors import UsageError
     from kurma_core.value import replace
 
-    if not (force or dry_run or session.terminal()):
-        raise UsageError("cannot prune: there is no terminal to ask at", hint="--force removes, --dry-run lists")
+    check_prune(session, force=force, dry_run=dry_run)
     grace, only = 0.0, None
     printed: tuple[str, ...] = ()
     if dry_run or not force:
         begun = time.monotonic()
         plan = session.client.prune(all=all, volumes=volumes, dry_run=True)
         _print_pruned(session, plan, dry_run=True)
-        if dry_run:
-            session.line(f"{size(plan.freed)} would be freed")
-            return 0
-        if not plan.removed and not plan.pods.lines:
-            session.line("there is nothing to remove")
-            return 0
-        session.flush()
-        if not session.ask(f"remove all of this ({size(plan.freed)})?"):
-            session.note("nothing was removed")
+        nothing = not plan.removed and not plan.pods.lines
+        if not wants_prune(session, plan.freed, nothing=nothing, dry_run=dry_run):
             return 0
         # Not what the user has not seen, nor what was used while the user read.
         grace, only = time.monotonic() - begun, [one.key for one in plan.removed]
@@ -239,6 +230,34 @@ def prune(session: Session, *, all: bool, volumes: bool, force: bool, dry_run: b
     _print_pruned(session, done, dry_run=False)
     session.line(f"{size(done.freed)} freed")
     return 125 if done.pods.failed else 0
+
+
+def check_prune(session: Session, *, force: bool, dry_run: bool) -> None:
+    """:raises UsageError: a command that asks before it removes cannot ask."""
+    if not (force or dry_run or session.terminal()):
+        from kurma_core.errors import UsageError
+
+        raise UsageError("cannot prune: there is no terminal to ask at", hint="--force removes, --dry-run lists")
+
+
+def wants_prune(session: Session, freed: int, *, nothing: bool, dry_run: bool) -> bool:
+    """Whether to remove what was just listed: asks, unless there is nothing, or it was only to be listed.
+
+    :param freed: bytes that the removal would free.
+    """
+    from kurma_core.cli.output import size
+
+    if dry_run:
+        session.line(f"{size(freed)} would be freed")
+        return False
+    if nothing:
+        session.line("there is nothing to remove")
+        return False
+    session.flush()
+    if not session.ask(f"remove all of this ({size(freed)})?"):
+        session.note("nothing was removed")
+        return False
+    return True
 
 
 def _print_pruned(session: Session, report: Pruned, *, dry_run: bool) -> None:

@@ -147,26 +147,17 @@ def prune(session: Session, *, force: bool, dry_run: bool) -> int:
     At a terminal it lists them and asks. Elsewhere it needs --force.
     """
     from kurma_core.cli.commands.image import removal_lines
+    from kurma_core.cli.commands.system import check_prune, wants_prune
     from kurma_core.cli.output import size
-    from kurma_core.errors import UsageError
 
-    if not (force or dry_run or session.terminal()):
-        raise UsageError("cannot prune: there is no terminal to ask at", hint="--force removes, --dry-run lists")
+    check_prune(session, force=force, dry_run=dry_run)
     only = None
     if dry_run or not force:
         plan = session.client.volume_prune(dry_run=True)
         for line in removal_lines(plan, dry_run=True):
             session.line(line)
-        freed = size(sum([one.size for one in plan]))
-        if dry_run:
-            session.line(f"{freed} would be freed")
-            return 0
-        if not plan:
-            session.line("there is nothing to remove")
-            return 0
-        session.flush()
-        if not session.ask(f"remove all of this ({freed})?"):
-            session.note("nothing was removed")
+        freed = sum([one.size for one in plan])
+        if not wants_prune(session, freed, nothing=not plan, dry_run=dry_run):
             return 0
         only = [one.name for one in plan]  # not what the user has not seen
     done = session.client.volume_prune(only=only)
