@@ -99,6 +99,7 @@ def converted(file: str, output: str | None, session: CommandSession) -> str:
 
     from kurma_compose import compose_file, services
     from kurma_compose.configs import CONFIGS
+    from kurma_compose.whole_file import WholeFile
     from kurma_core.errors import UsageError
 
     directory = compose_file.directory_of(file)
@@ -111,8 +112,8 @@ def converted(file: str, output: str | None, session: CommandSession) -> str:
 
     try:
         value, variables = compose_file.read(file, session.note)
-        converter = services.Converter(value, directory, variables, place, session.note)
-        pods = converter.pods()
+        whole = WholeFile(value, directory, variables, place, session.note)
+        pods = services.pods(whole)
     except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise UsageError(f"{file} is not a compose file: a value has another form ({error})") from error
 
@@ -123,8 +124,8 @@ def converted(file: str, output: str | None, session: CommandSession) -> str:
             return True
 
     Dumper.add_representer(str, _written)
-    own = {CONFIGS: converter.configs} if converter.configs else {}
-    found = {"project": converter.project, **own, "pods": pods}
+    own = {CONFIGS: whole.configs} if whole.configs else {}
+    found = {"project": whole.project, **own, "pods": pods}
     return str(yaml.dump(found, Dumper=Dumper, sort_keys=False, allow_unicode=True))
 
 
