@@ -188,8 +188,8 @@ class Records:
         return [container for container in containers_of(sandbox) if container.id not in self._making]
 
     def _all(self) -> Listing:
-        """As :meth:`listing`, with those that are being made. kurmad answers the same record for an unchanged pod:
-        then its sandbox and containers are the same, too."""
+        """The :meth:`listing`, with those that are being made. kurmad answers the same record for an unchanged
+        pod: then its sandbox and containers are the same, too."""
         pods = self._client.pods()
         before, listed = self._last
         if len(pods) == len(before) and all(map(operator.is_, pods, before)):
