@@ -13,7 +13,7 @@ from tests.vm.failing import Failing
 _HERE = os.path.dirname(__file__)
 #: What the disk needs, before there is one.
 _FIRST_MODULES = ("virtio_pci", "virtio_blk")
-_TAIL = 40  # lines
+_TAIL = 40  # lines; the trace of a panic is not counted: it may have as many itself
 _SILENCE = 420.0  # seconds without any output after which the machine counts as hanging
 _GOING = 10.0  # seconds that qemu may take to end once it has closed its output
 _KERNEL_LINE = "console=ttyS0 panic=-1 oops=panic mitigations=off nokaslr quiet loglevel=4 nowatchdog"
@@ -155,7 +155,16 @@ class Machine:
 
     def _tail(self, console):
         with open(console, errors="replace") as file:
-            return "\n".join(line.rstrip() for line in file.read().splitlines()[-_TAIL:])
+            return tail(file.read())
+
+
+def tail(console):
+    """:param console: all that a machine's console printed.
+    :returns: its last lines; of a kernel that panicked, all that it printed of that, and the lines before.
+    """
+    lines = [line.rstrip() for line in console.splitlines()]
+    panic = next((number for number, line in enumerate(lines) if "Kernel panic - " in line), len(lines))
+    return "\n".join(lines[max(0, panic - _TAIL) :])
 
 
 def _passed_on(source, deadline):
