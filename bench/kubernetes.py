@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import itertools
 import json
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import grpc
@@ -260,8 +261,8 @@ def burst(side: Runtime) -> tuple[list[float], float]:
     return taken, whole
 
 
-def idle(side: Runtime) -> tuple[list[float], list[float], float]:
-    """:returns: milliseconds of ListPodSandbox and of ListContainers with many pods; KiB of memory of a pod."""
+def fill(side: Runtime) -> float:
+    """Makes many pods, for :func:`lists`. :returns: KiB of memory of each."""
     before = side.memory()
 
     def one(_: int) -> None:
@@ -272,11 +273,15 @@ def idle(side: Runtime) -> tuple[list[float], list[float], float]:
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(one, range(IDLE)))
     time.sleep(3)
-    memory = (side.memory() - before) / 1024 / IDLE
-    sandboxes: list[float] = []
-    containers: list[float] = []
-    for _ in range(21):
-        timed(lambda: side.runtime.ListPodSandbox(cri.ListPodSandboxRequest()), sandboxes)
-        timed(lambda: side.runtime.ListContainers(cri.ListContainersRequest()), containers)
-    side.clear()
-    return sandboxes[1:], containers[1:], memory
+    return (side.memory() - before) / 1024 / IDLE
+
+
+def lists(sides: Mapping[str, Runtime]) -> dict[str, tuple[list[float], list[float]]]:
+    """:returns: milliseconds of ListPodSandbox and of ListContainers, of sides that take turns."""
+    taken: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in sides}
+    for number in range(101):
+        for name in sides if number % 2 else reversed(sides):
+            runtime, (sandboxes, containers) = sides[name].runtime, taken[name]
+            timed(functools.partial(runtime.ListPodSandbox, cri.ListPodSandboxRequest()), sandboxes)
+            timed(functools.partial(runtime.ListContainers, cri.ListContainersRequest()), containers)
+    return {name: (sandboxes[1:], containers[1:]) for name, (sandboxes, containers) in taken.items()}

@@ -59,15 +59,23 @@ class _Whole:
 
     :param count: the count of changes before any pod was read. :param generation: number of the configuration.
     :param unsettled: pods of which the answers hold only while they have owners.
+    :param here: UUIDs of the pods that this kurmad owns.
     """
 
-    __slots__ = ("answers", "count", "generation", "unsettled")
+    __slots__ = ("_elsewhere", "_here", "answers", "count", "generation")
 
-    def __init__(self, count: int, generation: int, answers: list[Any], unsettled: list[_Kept]) -> None:
+    def __init__(
+        self, count: int, generation: int, answers: list[Any], unsettled: dict[str, _Kept], here: frozenset[str]
+    ) -> None:
         self.count = count
         self.generation = generation
         self.answers = answers
-        self.unsettled = unsettled
+        self._here = here & unsettled.keys()
+        self._elsewhere = [kept for uuid, kept in unsettled.items() if uuid not in here]
+
+    def owned(self, here: frozenset[str]) -> bool:
+        """Whether each pod that needs an owner still has the one that it had."""
+        return self._here <= here and all(kept.owned(here) for kept in self._elsewhere)
 
 
 class Listing:
@@ -104,11 +112,7 @@ class Listing:
         """The answer for each pod, oldest first."""
         generation, count, here = self._pods.generation, self._changes.look(), frozenset(self._owned())
         whole = self._whole.get(form)
-        if (
-            whole is not None
-            and (whole.generation, whole.count) == (generation, count)
-            and all(kept.owned(here) for kept in whole.unsettled)
-        ):
+        if whole is not None and (whole.generation, whole.count) == (generation, count) and whole.owned(here):
             return whole.answers
         # Answers by an earlier configuration do not count.
         before = self._kept if self._generation == generation else {}
@@ -138,8 +142,8 @@ class Listing:
         answers = [answer for _, answer, _ in found]
         kept = [one for _, _, one in found if one is not None and form in one.answers]
         if count is not None and len(kept) == len(answers):
-            unsettled = [one for one in kept if one.directory is not None]
-            self._whole[form] = _Whole(count, generation, answers, unsettled)
+            unsettled = {one.directory.uuid: one for one in kept if one.directory is not None}
+            self._whole[form] = _Whole(count, generation, answers, unsettled, here)
         else:
             self._whole.pop(form, None)
         return answers

@@ -24,12 +24,15 @@ class Interceptor(grpc.ServerInterceptor):  # type: ignore[misc] # grpc has no t
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
+        self._handlers: dict[str, Any] = {}
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
-        handler = continuation(details)
-        if handler is None:
-            return None
-        name = details.method.rpartition("/")[2]
+        made = self._handlers.get(details.method)
+        if made is None and (handler := continuation(details)) is not None:
+            made = self._handlers[details.method] = self._handler(details.method.rpartition("/")[2], handler)
+        return made
+
+    def _handler(self, name: str, handler: Any) -> Any:
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
                 self._streaming(name, handler.unary_stream),
@@ -37,7 +40,9 @@ class Interceptor(grpc.ServerInterceptor):  # type: ignore[misc] # grpc has no t
                 handler.response_serializer,
             )
         return grpc.unary_unary_rpc_method_handler(
-            self._calling(name, handler.unary_unary), handler.request_deserializer, handler.response_serializer
+            self._calling(name, handler.unary_unary),
+            handler.request_deserializer,
+            _unless_serialized(handler.response_serializer),
         )
 
     def _calling(self, name: str, behaviour: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -90,6 +95,11 @@ class Interceptor(grpc.ServerInterceptor):  # type: ignore[misc] # grpc has no t
             code, message = _CODES.INTERNAL, f"a mistake in kurma-cri: {type(error).__name__}"
         self._log.info("%s: %s: %s", name, code.name, message)
         return code, message
+
+
+def _unless_serialized(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    """A serializer of answers, some of which are kept serialized."""
+    return lambda answer: answer if isinstance(answer, bytes) else serialize(answer)
 
 
 def _operation(context: Any) -> Cancellation:

@@ -13,7 +13,7 @@ from kurma_cri.container_request import container_request
 from kurma_cri.images import Images
 from kurma_cri.mounts import explained, with_image_ids
 from kurma_cri.proto import runtime_pb2 as cri
-from kurma_cri.records import Container, Records, containers_of
+from kurma_cri.records import Container, Records, WholeList, containers_of
 from kurma_cri.resources import RESOURCES, check, to_isolator
 from kurma_cri.rpc import RpcError, already_exists, failed_precondition, invalid, is_not_found, unavailable
 from kurma_cri.sandboxes import check_ready
@@ -21,7 +21,6 @@ from kurma_cri.statuses import chosen, container_item, container_state
 
 if TYPE_CHECKING:
     from kurma_core.api.operations import Api
-    from kurma_cri.records import Listing
     from kurma_cri.sandboxes import Sandboxes
     from kurma_cri.stagers import Stagers
 
@@ -38,8 +37,7 @@ class Containers:
         #: Sandbox, name and attempt of the containers that are being made.
         self._making: set[tuple[str, str, int]] = set()
         self._stagers = stagers
-        #: The last whole list: the listing that it was made of, and the answer.
-        self._answer: tuple[Listing, cri.ListContainersResponse] = ((), cri.ListContainersResponse())
+        self._all = WholeList()
 
     def create(self, sandbox_id: str, config: cri.ContainerConfig) -> str:
         """Adds a container to a sandbox. :returns: its ID.
@@ -169,17 +167,17 @@ class Containers:
                 return None
             raise
 
-    def answer(self, wanted: cri.ContainerFilter) -> cri.ListContainersResponse:
-        """The answer to ListContainers. One without a condition is kept while nothing changes."""
+    def answer(self, wanted: cri.ContainerFilter) -> cri.ListContainersResponse | bytes:
+        """The answer to ListContainers; serialized, if there is no condition."""
         if wanted.ListFields():
             return cri.ListContainersResponse(containers=self.list(wanted))
         listing = self._records.listing()
-        known, answer = self._answer
-        if known is not listing:
-            items = [container_item(container) for _, containers in listing for container in containers]
-            answer = cri.ListContainersResponse(containers=items)
-            self._answer = listing, answer
-        return answer
+        return self._all.answer(
+            listing,
+            lambda: cri.ListContainersResponse(
+                containers=[container_item(container) for _, containers in listing for container in containers]
+            ),
+        )
 
     def list(self, wanted: cri.ContainerFilter) -> Iterator[cri.Container]:
         """The containers that fulfil each condition of the filter."""

@@ -26,6 +26,8 @@ from kurma_cri.proto import runtime_pb2 as cri
 from kurma_cri.rpc import invalid, not_found
 
 if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
     from kurma_core.api.operations import Api
     from kurma_core.models.pod import AppStatus, PodRecord
 
@@ -90,6 +92,20 @@ class Container:
 
 #: Sandboxes with their containers.
 Listing = tuple[tuple[Sandbox, tuple[Container, ...]], ...]
+
+
+class WholeList:
+    """The answer to a call that lists all of something. It is made and serialized anew only after a change."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[Listing, int, bytes] | None = None
+
+    def answer(self, listing: Listing, make: Callable[[], Message], mounts: int = 0) -> bytes:
+        """:param make: makes the answer. :param mounts: the number of changes of mounts, if they count."""
+        kept = self._kept
+        if kept is None or kept[0] is not listing or kept[1] != mounts:
+            kept = self._kept = listing, mounts, make().SerializeToString()
+        return kept[2]
 
 
 def _is_namespace(path: str) -> bool:

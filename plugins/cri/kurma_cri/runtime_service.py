@@ -146,7 +146,9 @@ class RuntimeService(services.RuntimeServiceServicer):
             )
         return answer
 
-    def ListPodSandbox(self, request: cri.ListPodSandboxRequest, context: Context) -> cri.ListPodSandboxResponse:
+    def ListPodSandbox(
+        self, request: cri.ListPodSandboxRequest, context: Context
+    ) -> cri.ListPodSandboxResponse | bytes:
         return self._sandboxes.answer(request.filter)
 
     def StreamPodSandboxes(
@@ -178,7 +180,9 @@ class RuntimeService(services.RuntimeServiceServicer):
         self._containers.remove(request.container_id)
         return cri.RemoveContainerResponse()
 
-    def ListContainers(self, request: cri.ListContainersRequest, context: Context) -> cri.ListContainersResponse:
+    def ListContainers(
+        self, request: cri.ListContainersRequest, context: Context
+    ) -> cri.ListContainersResponse | bytes:
         return self._containers.answer(request.filter)
 
     def StreamContainers(

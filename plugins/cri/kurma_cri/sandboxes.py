@@ -15,6 +15,7 @@ from kurma_cri.records import (
     SANDBOX_RESOURCES,
     Records,
     Sandbox,
+    WholeList,
     metadata_of,
     pod_name,
     resources_annotation,
@@ -28,7 +29,7 @@ from kurma_cri.statuses import chosen, list_item
 if TYPE_CHECKING:
     from kurma_core.api.operations import Api
     from kurma_cri.options import Handler, Options
-    from kurma_cri.records import Listing, Metadata
+    from kurma_cri.records import Metadata
     from kurma_cri.stagers import Stagers
 
 
@@ -45,8 +46,7 @@ class Sandboxes:
         self._making: set[Metadata] = set()
         self._updating = threading.Lock()
         self._mounts = _Mounts()
-        #: The last whole list: the listing and the count of changes of mounts that it was made of, and the answer.
-        self._answer: tuple[Listing, int, cri.ListPodSandboxResponse] = ((), -1, cri.ListPodSandboxResponse())
+        self._all = WholeList()
 
     def close(self) -> None:
         self._mounts.close()
@@ -158,16 +158,16 @@ class Sandboxes:
                 return None
             raise
 
-    def answer(self, wanted: cri.PodSandboxFilter) -> cri.ListPodSandboxResponse:
-        """The answer to ListPodSandbox. One without a condition is kept while nothing changes."""
+    def answer(self, wanted: cri.PodSandboxFilter) -> cri.ListPodSandboxResponse | bytes:
+        """The answer to ListPodSandbox; serialized, if there is no condition."""
         if wanted.ListFields():
             return cri.ListPodSandboxResponse(items=self.list(wanted))
         mounts, listing = self._mounts.changes(), self._records.listing()
-        known, at, answer = self._answer
-        if known is not listing or at != mounts:
-            answer = cri.ListPodSandboxResponse(items=[list_item(sandbox, mounts) for sandbox, _ in listing])
-            self._answer = listing, mounts, answer
-        return answer
+        return self._all.answer(
+            listing,
+            lambda: cri.ListPodSandboxResponse(items=[list_item(sandbox, mounts) for sandbox, _ in listing]),
+            mounts,
+        )
 
     def list(self, wanted: cri.PodSandboxFilter) -> Iterator[cri.PodSandbox]:
         """The sandboxes that fulfil each condition of the filter."""
