@@ -88,8 +88,9 @@ class LiveRoot:
         """As :func:`identity_of`, for a path of the root."""
         return identity_of(f"/proc/{self._running.pid}/root{path}")
 
-    def bound(self, directory: str) -> set[str]:
-        """The names of the mounts right below a directory of the root, from the kernel's mount table.
+    def bound(self, *directories: str) -> list[set[str]]:
+        """For each of these directories of the root, the names of the mounts right below it, from the kernel's mount
+        table.
 
         :raises StagerError: the stager has ended.
         """
@@ -103,7 +104,7 @@ class LiveRoot:
             # The mount table may have been another process's, with a reused PID.
             raise StagerError("the pod's stager has ended")
         ways = [target.rpartition("/") for target in targets]
-        return {name for way, _, name in ways if way == directory}
+        return [{name for way, _, name in ways if way == directory} for directory in directories]
 
 
 Json = Any
@@ -123,10 +124,10 @@ def add(stager: ChangeableStager, pod: PodSetup, running: RunningStagerHooks) ->
     (app,) = pod.apps
     part = stager.manifest(pod)
     live = LiveRoot(stager.spawner, running)
-    layers, volumes = live.bound(LAYERS), live.bound(VOLUMES)
+    layers, volumes, secrets = live.bound(LAYERS, VOLUMES, SECRETS)
     try:
         # Of a command that died at the same addition; the values may have changed since.
-        live.unbind([f"{SECRETS}/{app.name}"] if app.name in live.bound(SECRETS) else [])
+        live.unbind([f"{SECRETS}/{app.name}"] if app.name in secrets else [])
         live.bind(
             [
                 *secret_files(pod.apps),
@@ -191,11 +192,12 @@ def remove(
         for mount in (extra or {}).get("mounts", []):
             layers.update(mount.get("layers", []))
     named = {volume["name"] for volume in whole["pod"]["volumes"]}
+    places = {LAYERS: layers, VOLUMES: named, SECRETS: set(whole["appImageOrder"])}
     live.unbind(
         [
-            *(f"{LAYERS}/{name}" for name in sorted(live.bound(LAYERS) - layers)),
-            *(f"{VOLUMES}/{name}" for name in sorted(live.bound(VOLUMES) - named)),
-            *(f"{SECRETS}/{name}" for name in sorted(live.bound(SECRETS) - set(whole["appImageOrder"]))),
+            f"{place}/{name}"
+            for place, bound in zip(places, live.bound(*places), strict=True)
+            for name in sorted(bound - places[place])
         ]
     )
 

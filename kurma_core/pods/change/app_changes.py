@@ -467,7 +467,10 @@ class PodApps:
 
 
 def _change_state(pod: Changeable, **changes: Any) -> None:
-    """:raises PodStateError: the pod has ended, or was started again meanwhile."""
+    """Without changes it only looks at the state.
+
+    :raises PodStateError: the pod has ended, or was started again meanwhile.
+    """
     with pod.directory.op_lock():
         state = pod.directory.read_state()
         if state.state != "running" or state.stager != pod.identity:
@@ -475,7 +478,8 @@ def _change_state(pod: Changeable, **changes: Any) -> None:
                 f"pod {pod.document.name}: cannot change its apps: it is {state.state}",
                 pod=pod.document.uuid,
             )
-        pod.directory.write_state(replace(state, **changes))
+        if changes:
+            pod.directory.write_state(replace(state, **changes))
 
 
 def _of_the_pod(part: PodDocument) -> tuple[bool, bool]:
