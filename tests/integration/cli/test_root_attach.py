@@ -225,7 +225,9 @@ def test_the_pods_end_while_many_are_at_it(kurma: Any, at_terminal: Any, how: st
     script = "trap 'exit 4' TERM; echo ready; while :; do sleep 0.05; done"
     first = at_terminal(*run_words(kurma, "many", "-it", script=script))
     first.expect("ready\r\n")
-    others = [at_terminal("attach", "many"), at_terminal("enter", "-it", "many", "--", "cat")]
+    inside = ("--", "sh", "-c", "echo inside; exec cat")
+    others = [at_terminal("attach", "many"), at_terminal("enter", "-it", "many", *inside)]
+    others[1].expect("inside\r\n")
     for person in (first, *others):
         person.wait_raw()
         until(lambda person=person: list(call_ins(person.pid)), "it is not in the pod")
@@ -239,11 +241,11 @@ def test_the_pods_end_while_many_are_at_it(kurma: Any, at_terminal: Any, how: st
     ended = "kurma: pod many has ended\r\n"
     if how == "stop":
         assert codes == [4, 4, 137]
-        assert said == ["ready\r\n", "", ended]
+        assert said == ["ready\r\n", "", f"inside\r\n{ended}"]
     else:
         assert codes == [137, 137, 137]
         assert said[0].endswith("kurma: pod many: the stager ended with status 137\r\n")
-        assert said[1:] == [ended, ended]
+        assert said[1:] == [ended, f"inside\r\n{ended}"]
     assert all(person.settings() == person.before for person in (first, *others))
 
 
