@@ -89,8 +89,8 @@ class LiveRoot:
         return identity_of(f"/proc/{self._running.pid}/root{path}")
 
     def bound(self, *directories: str) -> list[set[str]]:
-        """For each of these directories of the root, the names of the mounts right below it, from the kernel's mount
-        table.
+        """For each of these directories of the root, the names of the mounts right below it, as the kernel's mount
+        table has them.
 
         :raises StagerError: the stager has ended.
         """

@@ -214,6 +214,16 @@ def pairs(value: Json, sign: str = "=") -> dict[str, str | None]:
     return found
 
 
+def note_others(note: Callable[[str, str], None], path: str, value: Mapping[str, Json], *known: str) -> None:
+    """Notes the keys of an object that have no counterpart.
+
+    :param note: called with a key's path and a text. :param path: the object's. :param known: keys that have one.
+    """
+    for key in value:
+        if key not in known and not key.startswith("x-"):
+            note(f"{path}.{key}", "no counterpart")
+
+
 def scalar(value: Json) -> str:
     """A number, a truth value or a text, as a text."""
     return ("true" if value else "false") if isinstance(value, bool) else str(value)

@@ -7,7 +7,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from kurma_compose.compose_file import listed, mode, pairs, scalar, seconds, whole
+from kurma_compose.compose_file import listed, mode, note_others, pairs, scalar, seconds, whole
 from kurma_core.appc.types import sanitize_name
 from kurma_core.errors import UsageError
 
@@ -47,8 +47,7 @@ def health_check(value: Mapping[str, Json], note: Callable[[str, str], None]) ->
             found[own] = int(number) if number == int(number) else number
     if value.get("retries"):
         found["retries"] = int(value["retries"])
-    for key in value.keys() - {"test", "disable", "retries", *_DURATIONS}:
-        note(f"healthcheck.{key}", "no counterpart")
+    note_others(note, "healthcheck", value, "test", "disable", "retries", *_DURATIONS)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kurma_compose.compose_file import scalar
+from kurma_compose.compose_file import note_others, scalar
 from kurma_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,8 +57,7 @@ def devices(value: Json, note: Callable[[str, str], None]) -> dict[str, list[Jso
         if isinstance(entry, dict):
             source, target = str(entry["source"]), entry.get("target")
             access = entry.get("permissions")
-            for key in entry.keys() - {"source", "target", "permissions"}:
-                note(f"devices.{key}", "no counterpart")
+            note_others(note, "devices", entry, "source", "target", "permissions")
         else:
             source, _, rest = str(entry).partition(":")
             target, _, access = rest.partition(":")
@@ -83,12 +82,13 @@ def namespaces(kind: str, value: Json, note: Callable[[str, str], None]) -> dict
     return {}
 
 
-def ulimits(value: Json) -> dict[str, list[int]]:
+def ulimits(value: Json, note: Callable[[str, str], None]) -> dict[str, list[int]]:
     """The value of ``kurma.io/ulimits`` for ``ulimits``: a number, or ``soft`` and ``hard``, by name."""
     found = {}
     for name, limit in value.items():
         if limit is None:
             continue
-        soft, hard = (limit["soft"], limit["hard"]) if isinstance(limit, dict) else (limit, limit)
-        found[name] = [soft, hard]
+        given = limit if isinstance(limit, dict) else {"soft": limit, "hard": limit}
+        note_others(note, f"ulimits.{name}", given, "soft", "hard")
+        found[name] = [given["soft"], given["hard"]]
     return found

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kurma_compose import compose_file, counterparts, project, rights, shapes
-from kurma_compose.compose_file import is_literal, listed, pairs, scalar, seconds, size, variables_of
+from kurma_compose.compose_file import is_literal, listed, note_others, pairs, scalar, seconds, size, variables_of
 from kurma_core.api.pod_file import environment_file
 from kurma_core.appc.types import sanitize_name
 from kurma_core.errors import UsageError
@@ -159,6 +159,7 @@ class _Service:
         copied: dict[str, str] = {}
         for entry in listed(value):
             given = entry if isinstance(entry, dict) else {"path": entry}
+            note_others(self._note, "env_file", given, "path", "format", "required")
             path, form = given["path"], given.get("format")
             if form not in (None, "raw"):
                 raise UsageError(f"{path}: there is no format {form}", hint="write raw, or leave it out")
@@ -221,6 +222,8 @@ class _Service:
         conditions = {
             name: ((value[name] if isinstance(value, dict) else None) or {}).get("condition") for name in value
         }
+        for name in value if isinstance(value, dict) else ():
+            note_others(self._note, f"depends_on.{name}", value[name] or {}, "condition", "required")
         others: dict[str, list[str]] = {}
         for name, word in conditions.items():
             if name in self._of.services():
@@ -276,7 +279,7 @@ class _Service:
         self._of_pod["os/unix/sysctl"] = {name: text or "" for name, text in pairs(value).items()}
 
     def _ulimits(self, value: Json) -> None:
-        if found := rights.ulimits(value):
+        if found := rights.ulimits(value, self._note):
             self._isolators["kurma.io/ulimits"] = found
 
     def _namespace(self, kind: str, value: Json) -> None:
@@ -349,12 +352,10 @@ class _Service:
                 f"restart_policy.condition: {word!r} is not a condition",
                 hint=f"write none, {', '.join(_CONDITIONS_OF_RESTART)}",
             )
-        for key in restart.keys() - {"condition"}:
-            self._note(f"deploy.restart_policy.{key}", "no counterpart")
-        for path, one in (("deploy.resources.limits", limits), ("deploy.resources", resources), ("deploy", value)):
-            for key in one:
-                if key not in ("cpus", "memory", "pids", "limits", "resources", "replicas", "restart_policy"):
-                    self._note(f"{path}.{key}", "no counterpart")
+        note_others(self._note, "deploy.restart_policy", restart, "condition")
+        note_others(self._note, "deploy.resources.limits", limits, "cpus", "memory", "pids")
+        note_others(self._note, "deploy.resources", resources, "limits")
+        note_others(self._note, "deploy", value, "resources", "replicas", "restart_policy")
 
     # -- network --
 
@@ -407,8 +408,8 @@ class _Service:
         found = []
         for entry in value:
             if isinstance(entry, dict):
-                for key in entry.keys() - {"target", "published", "protocol", "host_ip", "mode", "name"}:
-                    self._note(f"ports.{key}", "no counterpart")
+                known = ("target", "published", "protocol", "host_ip", "mode", "name")
+                note_others(self._note, "ports", entry, *known)
                 address, inside = entry.get("host_ip"), str(entry["target"])
                 outside, protocol = str(entry.get("published") or ""), entry.get("protocol", "tcp")
             else:
@@ -466,12 +467,10 @@ class _Service:
     def _long_volume(self, entry: Mapping[str, Json]) -> None:
         kind = entry.get("type", "volume")
         bind, own = entry.get("bind") or {}, entry.get("volume") or {}
-        for key in entry.keys() - {"type", "source", "target", "read_only", "bind", "tmpfs", "volume", "image"}:
-            self._note(f"volumes.{key}", "no counterpart")
-        for key in bind.keys() - {"create_host_path"}:
-            self._note(f"volumes.bind.{key}", "no counterpart")
-        for key in own.keys() - {"subpath"}:
-            self._note(f"volumes.volume.{key}", "no counterpart")
+        known = ("type", "source", "target", "read_only", "bind", "tmpfs", "volume", "image")
+        note_others(self._note, "volumes", entry, *known)
+        note_others(self._note, "volumes.bind", bind, "create_host_path")
+        note_others(self._note, "volumes.volume", own, "subpath")
         if kind == "tmpfs":
             options = entry.get("tmpfs") or {}
             self._memory(entry["target"], options.get("size"), options.get("mode"))
@@ -541,13 +540,21 @@ class _Service:
 
     def _secrets(self, value: Json) -> None:
         top = partial(self._of.top, "secrets")
+        for entry in value:
+            self._note_file("secrets", entry)
         found = [counterparts.secret(entry, self._of.project, top) for entry in value]
         self._app.setdefault("secrets", []).extend(found)
+
+    def _note_file(self, key: str, entry: Json) -> None:
+        """:param entry: of a secret or config: a name, or an object."""
+        if isinstance(entry, dict):
+            note_others(self._note, key, entry, "source", "target", "uid", "gid", "mode")
 
     def _configs(self, value: Json) -> None:
         """Mounts files of the host, and contents of the compose file, read-only."""
         for entry in value:
             given = entry if isinstance(entry, dict) else {"source": entry}
+            self._note_file("configs", entry)
             name = given["source"]
             top = self._of.top("configs", name)
             path = os.path.join("/", given.get("target") or name)

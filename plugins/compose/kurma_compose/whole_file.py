@@ -8,7 +8,7 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 from kurma_compose import configs, counterparts, merging
-from kurma_compose.compose_file import Variables, listed
+from kurma_compose.compose_file import Variables, listed, note_others
 from kurma_core.appc.types import sanitize_name
 from kurma_core.errors import HostError, UsageError
 from kurma_core.named_files import content
@@ -20,6 +20,9 @@ Json = Any
 #: More replicas of a service than this are a typing error.
 _MOST_PODS = 1000
 _LONGEST_NAME = 63
+#: Keys that have a counterpart, of the elements of the sections beside the services.
+_FILE = ("name", "external", "file", "environment", "content")
+_KNOWN = {"networks": (), "volumes": ("name", "external"), "secrets": _FILE, "configs": _FILE}
 
 
 class WholeFile:
@@ -62,7 +65,7 @@ class WholeFile:
                 not key.startswith("x-")
             ):
                 self._note(f"{key}: no counterpart")
-            if key in ("networks", "volumes"):
+            if key in _KNOWN:
                 self._note_top(key, value)
         for name in self._used("configs"):
             if self.top("configs", name).get("external"):
@@ -100,9 +103,7 @@ class WholeFile:
         for name, one in (value or {}).items():
             if key == "networks" and name != "default":
                 self._note(f"networks.{name}: make the network first: kurma network create {shlex.quote(name)}")
-            for inner in one or {}:
-                if key != "volumes" or inner not in ("name", "external"):
-                    self._note(f"{key}.{name}.{inner}: no counterpart")
+            note_others(lambda path, text: self._note(f"{path}: {text}"), f"{key}.{name}", one or {}, *_KNOWN[key])
 
     def _ordered(self) -> list[str]:
         services = self._file["services"]

@@ -337,6 +337,37 @@ volumes: {data: , data-1: }
             "services.a.volumes.volume.subpath: only a named volume has a counterpart of it",
         ]
 
+    def test_unknown_keys_at_any_depth(self, driver: CommandHooks, tmp_path: Path) -> None:
+        """Those of extensions are nobody's business."""
+        (tmp_path / "e").write_text("A=b\n")
+        text = """
+services:
+  a:
+    image: b
+    ulimits: {nofile: {soft: 1, hard: 2, other: 3, x-mine: 4}}
+    healthcheck: {test: 'true', other: 1}
+    deploy: {resources: {limits: {memory: 1g, other: 1}, other: 1}, restart_policy: {other: 1}, other: 1}
+    secrets: [{source: s, other: 1}]
+    configs: [{source: c, other: 1}]
+    volumes: [{type: bind, source: /tmp, target: /v, other: 1, bind: {other: 1}}]
+    depends_on: {b: {condition: service_started, required: true, other: 1}}
+    env_file: [{path: ./e, other: 1}]
+    devices: [{source: /dev/null, target: /dev/null, other: 1}]
+    ports: [{target: 80, published: 80, other: 1}]
+  b: {image: b}
+secrets: {s: {external: true, other: 1}}
+configs: {c: {content: c, other: 1}}
+volumes: {v: {name: w, other: 1}}
+"""
+        _, notes = convert(driver, tmp_path, text)
+        places = ["deploy", "deploy.resources", "deploy.resources.limits", "deploy.restart_policy"]
+        places += ["ulimits.nofile", "healthcheck", "secrets", "configs", "volumes", "volumes.bind"]
+        places += ["depends_on.b", "env_file", "devices", "ports"]
+        of_services = {f"services.a.{place}.other: no counterpart" for place in places}
+        of_the_file = {f"{place}.other: no counterpart" for place in ("secrets.s", "configs.c", "volumes.v")}
+        assert {note for note in notes if "other" in note} == of_services | of_the_file
+        assert not any("x-mine" in note for note in notes)
+
     def test_texts_of_variables(self, driver: CommandHooks, tmp_path: Path) -> None:
         """A variable makes a text of a number or a truth value."""
         text = "services: {a: {image: b, read_only: '${NOT_SET:-false}', scale: '${NOT_SET:-2}', pids_limit: '5'}}"
