@@ -74,7 +74,7 @@ class _Whole:
         self._elsewhere = [kept for uuid, kept in unsettled.items() if uuid not in here]
 
     def owned(self, here: frozenset[str]) -> bool:
-        """Whether each pod that needs an owner still has the one that it had."""
+        """Whether each pod that needs an owner has one."""
         return self._here <= here and all(kept.owned(here) for kept in self._elsewhere)
 
 
