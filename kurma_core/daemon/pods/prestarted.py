@@ -1,9 +1,9 @@
 """Keeps prestarted pods (:mod:`kurma_core.pods.run.prestarted`), which contain all that does not depend on a
 request, so that a client does not wait for that.
 
-One thread makes them in the background, from the first start of a pod on, and not while a start is under way. They
-use the configured stager in its present image: outdated and dead ones are discarded. No listing shows them, each
-becomes one pod at most, and they do not keep an idle kurmad from ending.
+One thread makes them in the background, from the first start of a pod on, and not while a start is under way or
+has just ended. They use the configured stager in its present image: outdated and dead ones are discarded. No
+listing shows them, each becomes one pod at most, and they do not keep an idle kurmad from ending.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("kurmad")
 #: Seconds for which starts that are under way postpone the making.
 _LEAVE_ALONE = 1.0
+#: Seconds after a start for which the making is postponed while another prestarted pod is left: it would slow down
+#: what follows the start, such as the addition of an app to a sandbox.
+_AFTER_START = 0.1
 
 
 class PreparedPod:
@@ -101,6 +104,8 @@ class PrestartedPods:
         #: When to make the next one: later after a failure, and while starts are under way.
         self._not_before = 0.0
         self._patient_until: float | None = None
+        #: When the last start was over.
+        self._start_ended = 0.0
         self._cancellation = Cancellation()
         self._swept = False
         self._poller = Poller("prestart", self._work)
@@ -174,6 +179,7 @@ class PrestartedPods:
     def _start_over(self) -> None:
         with self._lock:
             self._starts -= 1
+            self._start_ended = time.monotonic()
         # The pod may have refused its stager because of the image.
         self.compare_images()
 
@@ -223,6 +229,8 @@ class PrestartedPods:
             if now < self._patient_until:
                 return self._patient_until
         self._patient_until = None
+        if self._ready and now < (quiet := self._start_ended + _AFTER_START):
+            return quiet
         try:
             # One in each round, so that events are handled in between.
             return now if self._make() else None
