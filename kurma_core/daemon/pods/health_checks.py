@@ -64,6 +64,8 @@ class HealthChecks:
         """
         uuid, now = running.uuid, {one.name: one for one in statuses}
         with self._lock:
+            if running.ends:
+                return  # forget() was called, or waits for the lock
             pod = self._known.get(uuid)
             if pod is None:
                 document = running.pod.document

@@ -37,12 +37,14 @@ class RunningPod:
     """A pod that the daemon owns, as requests see it.
 
     :param uuid: the pod's. :param directory: the pod's.
+    :ivar ends: it has ended, and is taken down.
     """
 
     def __init__(self, pod: OwnedPod) -> None:
         self.pod = pod
         self.uuid = pod.uuid
         self.directory = pod.directory
+        self.ends = False
         self._ended: Future[PodRecord] = Future()
         self._lock = threading.Lock()
         self._readers = 0
@@ -207,6 +209,7 @@ class OwnedPods:
 
     def _finish(self, fd: int, running: RunningPod) -> None:
         record, failed = None, None
+        running.ends = True
         try:
             self.apps.remove(running)
             self.ending(running.uuid)
