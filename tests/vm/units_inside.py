@@ -158,6 +158,7 @@ def test_pods_outlive_it():
     until(lambda: not os.path.exists(f"/proc/{other}") and len(log("ticks")) > before, "end of the other one")
     systemctl("start", "kurmad.service")
     until(lambda: of_unit("StatusText") == "1 pod", "adopted pod")
+    until(lambda: pod("ends")["state"] != "running", "teardown of the other one")
     assert (pod("ends")["state"], pod("ends")["exitCode"]) == ("stopped", 5)
     systemctl("daemon-reload")
     systemctl("restart", "kurmad.service")
