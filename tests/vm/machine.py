@@ -13,7 +13,7 @@ from tests.vm.failing import Failing
 _HERE = os.path.dirname(__file__)
 #: What the disk needs, before there is one.
 _FIRST_MODULES = ("virtio_pci", "virtio_blk")
-_TAIL = 40  # lines; the trace of a panic is not counted: it may have as many itself
+_TAIL = 40  # lines, and all of a panic's trace, which may be longer than that
 _SILENCE = 420.0  # seconds without any output after which the machine counts as hanging
 _GOING = 10.0  # seconds that qemu may take to end once it has closed its output
 _KERNEL_LINE = "console=ttyS0 panic=-1 oops=panic mitigations=off nokaslr quiet loglevel=4 nowatchdog"

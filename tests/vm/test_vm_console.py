@@ -1,4 +1,4 @@
-"""What is told of a machine that fell: the last lines of its console."""
+"""The error about a machine that fell has the last lines of the machine's console."""
 
 from tests.vm.machine import tail
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("kurmad")
 #: Seconds for which starts that are under way postpone the making.
 _LEAVE_ALONE = 1.0
-#: Seconds after a start for which the making is postponed while another prestarted pod is left: it would slow down
-#: what follows the start, such as the addition of an app to a sandbox.
+#: Seconds after the start of a pod in which kurmad makes no prestarted pod if it has one left: the work would slow
+#: down the client's next calls, such as the addition of an app to a sandbox.
 _AFTER_START = 0.1
 
 

@@ -338,7 +338,7 @@ volumes: {data: , data-1: }
         ]
 
     def test_unknown_keys_at_any_depth(self, driver: CommandHooks, tmp_path: Path) -> None:
-        """Those of extensions are nobody's business."""
+        """The command notes a key without a counterpart wherever it is, and ignores keys that begin with x-."""
         (tmp_path / "e").write_text("A=b\n")
         text = """
 services:

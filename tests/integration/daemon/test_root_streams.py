@@ -200,7 +200,7 @@ def test_who_does_not_read_harms_nobody(kurmad, ask):
     """The pod writes and ends, is taken down, others get all of its log; what kurmad keeps meanwhile is little."""
     daemon = kurmad()
     client = ask(daemon)
-    # What kurmad needs once, for its first pod, does not count.
+    # kurmad imports modules for its first pod. The measured growth must not include them.
     first = Raw(daemon, "/v1/pods/run", {"pod": daemon.house.template({"main": "seq 1 1000"})})
     uuid = first.until("prepared")["pod"]["uuid"]
     assert first.until("result")["value"]["exitCode"] == 0
