@@ -125,6 +125,8 @@ class PrestartedPods:
             self._ready.clear()
             self._old.clear()
         self._discard(found)
+        # Also what could not be undone when its making failed, for want of descriptors, say.
+        self._sweep()
 
     def begin(self, request: PodRequest, progress: Progress | None = None) -> PreparedPod:
         """Prepares a pod that is started at once, from a prestarted one if it fits.
