@@ -107,7 +107,8 @@ class PrestartedPods:
         #: When the last start was over.
         self._start_ended = 0.0
         self._cancellation = Cancellation()
-        self._swept = False
+        #: Whether a making that failed, or a dead kurmad, can have left something.
+        self._sweep_due = True
         self._poller = Poller("prestart", self._work)
 
     def start(self) -> None:
@@ -125,7 +126,7 @@ class PrestartedPods:
             self._ready.clear()
             self._old.clear()
         self._discard(found)
-        # Also what could not be undone when its making failed, for want of descriptors, say.
+        # Also what a failed making could not undo, for want of descriptors, say.
         self._sweep()
 
     def begin(self, request: PodRequest, progress: Progress | None = None) -> PreparedPod:
@@ -191,8 +192,8 @@ class PrestartedPods:
         """:returns: seconds until there is more to do; None: not before something happens."""
         with governing(self._cancellation):
             try:
-                if not self._swept:
-                    self._swept = True
+                if self._sweep_due:
+                    self._sweep_due = False
                     self._sweep()
                 at = self._mend()
             except Cancelled:
@@ -284,6 +285,7 @@ class PrestartedPods:
         """:returns: when to try again."""
         pause = pause_after(self._failures)
         self._failures += 1
+        self._sweep_due = True
         self._not_before = time.monotonic() + pause
         _LOG.warning("no stager waits for a pod: %s; tried again in %g s", why, pause)
         return self._not_before

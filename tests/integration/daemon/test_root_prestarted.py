@@ -9,6 +9,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -274,6 +275,38 @@ def test_one_that_dies_is_replaced(filled):
     assert len(set(now) & set(there)) == 1
     daemon.wait_said("no stager waits for a pod: one that waited has ended by itself")
     assert begin(daemon, "true")["uuid"] in now
+
+
+#: Makes a prestarted pod and leaves it without an owner, as a making does that cannot undo what it made.
+_MAKER = """
+import os, sys
+from kurma_core.client import Settings, connect
+from kurma_core.pods.run.prestarted import prestart
+
+with connect(Settings(sys.argv[1], sys.argv[2], note=print)) as client:
+    print(prestart(client.here.services, "default").uuid, flush=True)
+    os._exit(0)
+"""
+
+
+@pytest.mark.full
+def test_what_a_failed_making_left_goes_while_the_daemon_runs(make_house):
+    """It is removed after the next failure, such as the death of a stager that waits."""
+    house = make_house({"stop_timeout": 3})
+    prestarted = PrestartedPods(DaemonInterface(house.client.here.pods))
+    prestarted.start()
+    try:
+        with prestarted.begin(house.request("true")):
+            pass
+        own = next(iter(full(house)))
+        maker = [sys.executable, "-c", _MAKER, house.config_file, house.state]
+        uuid = subprocess.run(maker, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+        assert left(house, uuid)
+        CgroupTree(f"kurma/{own}").kill()
+        until(lambda: not left(house, uuid), "what it has left to go")
+    finally:
+        prestarted.close()
+    assert waiting(house) == {}
 
 
 @pytest.mark.full
