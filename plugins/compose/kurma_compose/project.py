@@ -243,13 +243,14 @@ def up(
         if name in there and name not in kept:
             with _naming(name):
                 _try(client, request, progress)
-    for name, pod in there.items():
-        if name not in project.pods:
-            remove(client, pod)
+    gone = {name: pod for name, pod in there.items() if name not in project.pods}
+    changed = {name: there[name] for name in reversed([*project.pods]) if name in there and name not in kept}
+    for name, error in _removals(client, {**gone, **changed}):
+        if error is not None:
+            with _naming(name):
+                raise error
+        if name in gone:
             yield name, "removed", None
-    for name, pod in there.items():
-        if name in project.pods and name not in kept:
-            remove(client, pod)
     for name, request in project.pods.items():
         starts = name not in kept or kept[name].state in ("prepared", *ENDED_STATES)
         if starts:
@@ -371,7 +372,9 @@ def _try(client: Api, request: PodRequest, progress: Progress | None) -> None:
     template = replace(request.template, name=None, uuid=None, pod=replace(pod, ports=()))
     userns = "auto" if ":" in (pod.annotation(_USERNS) or "") else request.userns
     trial = replace(request, name=None, uuid=None, userns=userns, template=template)
-    remove(client, client.prepare(trial, progress))
+    made = client.prepare(trial, progress)
+    with suppress(PodNotFoundError):  # another process may have removed it
+        client.rm(made.uuid)
 
 
 def _make(client: Api, request: PodRequest, progress: Progress | None) -> PodRecord:
@@ -454,23 +457,38 @@ def take_down(session: CommandSession, client: Api, project: str, order: list[st
     """
     there = pods_of(client, project)
     names = [*(name for name in there if name not in order), *(one for one in reversed(order) if one in there)]
-    needs = {name: _depends_on(there[name]) for name in names}
-    after = {name: [other for other in names if other != name and name in needs[other]] for name in names}
     failed: list[tuple[str, KurmaError]] = []
-    with Stops(lambda name: _stop(client, there[name]), after) as stops:
-        for name in names:
-            try:
-                stops.wait(name)
-                with suppress(PodNotFoundError):
-                    client.rm(there[name].uuid)
-            except KurmaError as error:
-                failed.append((name, error))
-            else:
-                session.line(f"{what}{name}: removed")
+    for name, error in _removals(client, {name: there[name] for name in names}):
+        if error is not None:
+            failed.append((name, error))
+        else:
+            session.line(f"{what}{name}: removed")
     for name, failure in failed[1:]:
         session.note(failure.message if name in failure.message else f"pod {name}: {failure.message}")
     if failed:
         raise failed[0][1]
+
+
+def _removals(client: Api, pods: Mapping[str, PodRecord]) -> Iterator[tuple[str, KurmaError | None]]:
+    """Stops pods and removes them in this order. They stop at the same time, except that a pod stops after those
+    that depend on it.
+
+    :param pods: by name.
+    :returns: for each its name, and why it could not be removed. Nothing is done to one that a failed one depends
+        on.
+    """
+    needs = {name: _depends_on(pod) for name, pod in pods.items()}
+    after = {name: [other for other in pods if other != name and name in needs[other]] for name in pods}
+    with Stops(lambda name: _stop(client, pods[name]), after) as stops:
+        for name, pod in pods.items():
+            failed = None
+            try:
+                stops.wait(name)
+                with suppress(PodNotFoundError):
+                    client.rm(pod.uuid)
+            except KurmaError as error:
+                failed = error
+            yield name, failed
 
 
 def _depends_on(pod: PodRecord) -> frozenset[str]:
@@ -500,13 +518,6 @@ def volumes_of(pods: Iterable[PodManifest]) -> list[str]:
         names |= dict.fromkeys(str(one.volume) for one in (*pod.volumes, *own) if one.kind == "named")
         kept |= set((pod.annotation(KEEP_VOLUMES) or "").split())
     return [name for name in names if name not in kept]
-
-
-def remove(client: Api, pod: PodRecord) -> None:
-    """Stops a pod and removes it; another process may have done so already."""
-    _stop(client, pod)
-    with suppress(PodNotFoundError):
-        client.rm(pod.uuid)
 
 
 def _stop(client: Api, pod: PodRecord) -> None:

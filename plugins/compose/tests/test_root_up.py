@@ -119,6 +119,17 @@ def test_pods_stop_at_the_same_time(shop: Shop, managed: bool) -> None:
     assert _ended(shop.kurma, "cache", "web") == "cache-asked cache-ended web-asked web-ended"
 
 
+def test_pods_that_are_replaced_or_gone_stop_at_the_same_time(shop: Shop) -> None:
+    """Each ends only after the other one was asked to."""
+    wait = "echo > /srv/{0}-asked; until [ -e /srv/{1}-asked ]; do sleep 0.1; done; echo > /srv/{0}-ended"
+    scripts = {"cache": wait.format("cache", "web"), "web": wait.format("web", "cache")}
+    _stopping(shop, scripts, {})
+    shop.pods, shop.more = {"web": "exec sleep 1000"}, {}
+    assert shop.up() == ["cache: removed", "web: replaced"]
+    assert shop.kurma.out("down", str(shop.file)) == "web: removed\n"
+    assert _ended(shop.kurma, "cache", "web") == "cache-asked cache-ended web-asked web-ended"
+
+
 def test_a_pod_stops_after_those_that_depend_on_it(shop: Shop) -> None:
     """Also if they are not in the file any more."""
     scripts = {
